@@ -487,6 +487,12 @@ class Catalog:
 
     # -- forgetting
 
+    def timeline_names(self) -> dict[int, tuple[str, int, bool]]:
+        """Return timeline -> its run, its rank, and whether it has scalars."""
+        return {
+            timeline: (run, rank, not digest) for (run, rank, digest), timeline in self._timelines.items()
+        }
+
     def timelines_of(self, run: str) -> list[int]:
         """Return the timelines of all ranks of a run."""
         return [timeline for (name, _, _), timeline in self._timelines.items() if name == run]

@@ -16,15 +16,23 @@ from ..histograms import KEPT
 from ..odd_rows import OddRows
 from ..protocol import RunMark, StepNote
 from ..pyramid import Piece, Ranges, Steps, join_ranges
+from ..retention import RESIDUE
 from ..rows import HistogramKey
-from ..tensors import POOLED_TABLES, RAW_TABLES, Columns, Progress, SeriesRows, objects, split_series
+from ..tensors import POOLED_TABLES, Columns, Progress, SeriesRows, objects, split_series
 from .connection import Connections
+from .schema import GONE
 
 RAW: Final = ("timeline", "series", "step", "incarnation", "seq", "time", "value")
 POOLED: Final = (
     *("timeline", "series", "step", "version", "first", "time", "least", "mean", "most", "finite"),
     *("nans", "infs", "pooled"),
 )
+WHOLE: Final = 0
+"""Kind of a noted range below the floor: all raw rows are there."""
+REWRITTEN: Final = 1
+"""A run that was resumed writes there; what stands at level `RESIDUE` is there, too."""
+REWRITTEN_EVENT: Final = 2
+"""It has written there, around an event, and is beyond it."""
 _NO_NUMBERS: Final[Steps] = np.empty(0, np.int64)
 
 
@@ -70,11 +78,40 @@ class ClickRows:
         """See `Rows.kept`."""
         found: dict[int, Ranges] = {timeline: [] for timeline in timelines}
         if timelines:
-            query = f"""SELECT DISTINCT timeline, first_step, end_step FROM kept WHERE {among(timelines)}
-                ORDER BY first_step"""
-            for timeline, first, end in self._database.rows(query):
-                found[timeline].append((first, end))
-        return {timeline: join_ranges(ranges) for timeline, ranges in found.items()}
+            for timeline, ranges in self.noted(among(timelines)).items():
+                found[timeline] = join_ranges((first, end) for first, end, _ in ranges)
+        return found
+
+    def noted(self, condition: str) -> dict[int, list[tuple[int, int, int]]]:
+        """Return first step, end and kind of the ranges with raw rows below the floor, ascending."""
+        query = f"""SELECT timeline, first_step, end_step, argMax(kind, version) AS newest FROM kept
+            WHERE {condition} GROUP BY timeline, first_step, end_step HAVING newest != {GONE}
+            ORDER BY timeline, first_step, end_step"""
+        found: dict[int, list[tuple[int, int, int]]] = {}
+        for timeline, first, end, kind in self._database.rows(query):
+            found.setdefault(timeline, []).append((first, end, kind))
+        return found
+
+    def _counted(self, rows: Columns, *, is_residue: bool) -> Columns:
+        """Leave out raw rows below the floor that are pooled, or residue of ranges that have none."""
+        if not len(rows["step"]):
+            return rows
+        timelines = np.unique(rows["timeline"]).tolist()
+        floors = {timeline: at.raw_floor for timeline, at in self.progress(timelines).items()}
+        floors = {
+            timeline: floor
+            for timeline, floor in floors.items()
+            if floor and bool((rows["step"][rows["timeline"] == timeline] < floor).any())
+        }
+        noted = self.noted(among(list(floors))) if floors else {}
+        counts = np.full(len(rows["step"]), not is_residue, np.bool_)
+        for timeline, floor in floors.items():
+            old = (rows["timeline"] == timeline) & (rows["step"] < floor)
+            counts &= ~old
+            for first, end, kind in noted.get(timeline, []):
+                if not is_residue or kind != WHOLE:
+                    counts |= old & (rows["step"] >= first) & (rows["step"] < end)
+        return {name: column[counts] for name, column in rows.items()}
 
     def owners(
         self, timeline: int, kinds: Sequence[str], *, low: int, high: int
@@ -124,23 +161,42 @@ class ClickRows:
         return {name: column for name, column in rows.items() if name != "timeline"}
 
     def raw_scalars(
-        self, timelines: Sequence[int], series: Sequence[int] | None, *, first: int, end: int
+        self,
+        timelines: Sequence[int],
+        series: Sequence[int] | None,
+        *,
+        first: int,
+        end: int,
+        is_old: bool = True,
     ) -> Columns:
-        """Return raw rows as shown: timeline, series, step, incarnation, seq, time, value."""
+        """Return raw rows as shown: timeline, series, step, incarnation, seq, time, value.
+
+        Where it is known that nothing has been removed there, it is not old.
+        """
         chosen = "" if series is None else f"AND series IN ({_listed(series)})"
-        query = f"""SELECT {", ".join(RAW)} FROM scalar_raw WHERE {among(timelines)}
-            AND step >= {first} AND step < {end} {chosen}"""
-        return self._shown(self._database.columns(query, RAW))
+        found = self._database.columns(_of_both("scalar", ", ".join(RAW), timelines, first, end, chosen), RAW)
+        return self._shown(self._counted(found, is_residue=False) if is_old else found)
 
     def pooled_scalars(
-        self, timelines: Sequence[int], series: Sequence[int] | None, *, level: int, first: int, end: int
+        self,
+        timelines: Sequence[int],
+        series: Sequence[int] | None,
+        *,
+        level: int,
+        first: int,
+        end: int,
+        is_all: bool = False,
     ) -> Columns:
-        """Return the newest version of each row of a level, without those that stand for nothing."""
+        """Return the newest version of each row of a level, without those that stand for nothing.
+
+        Residue counts where a run that was resumed has written; with `is_all` what is left of others, too.
+        """
         chosen = "" if series is None else f"AND series IN ({_listed(series)})"
         query = f"""SELECT {", ".join(POOLED)} FROM scalar_pooled WHERE {among(timelines)}
             AND level = {level} AND step >= {first} AND step < {end} {chosen}"""
         rows = _newest_version(self._database.columns(query, POOLED))
-        return {name: column[rows["pooled"] > 0] for name, column in rows.items()}
+        rows = {name: column[rows["pooled"] > 0] for name, column in rows.items()}
+        return self._counted(rows, is_residue=True) if level == RESIDUE and not is_all else rows
 
     def rank_scalars(self, parts: Sequence[Sequence[int]], timelines: Sequence[int]) -> Columns:
         """See `Rows.rank_scalars`."""
@@ -181,16 +237,23 @@ class ClickRows:
         end: int,
         series: int | None = None,
         odd: OddRows | None = None,
+        is_old: bool = True,
+        is_all: bool = False,
     ) -> list[SeriesRows]:
-        """Return the rows of one series or of all, each series ascending in step."""
+        """Return the rows of one series or of all, each series ascending in step.
+
+        `is_old` and `is_all` are as for scalars.
+        """
         is_raw = level == 1
-        table = (RAW_TABLES if is_raw else POOLED_TABLES)[kind]
         order = "incarnation, seq" if is_raw else "version, version"
         chosen = "" if series is None else f"AND series = {series}"
         chosen += "" if is_raw else f" AND level = {level}"
-        query = f"""SELECT timeline, series, step, {order}, data, flags FROM {table}
+        columns = f"timeline, series, step, {order}, data, flags"
+        query = f"""SELECT {columns} FROM {POOLED_TABLES[kind]}
             WHERE {among(timelines)} AND step >= {first} AND step < {end} {chosen}"""
-        found = self._database.rows(query)
+        found = self._database.rows(
+            _of_both(kind, columns, timelines, first, end, chosen) if is_raw else query
+        )
         if not found:
             return []
         *numbers, data, flags = zip(*found, strict=True)
@@ -200,13 +263,15 @@ class ClickRows:
         }
         rows["data"], rows["flags"] = objects(data), objects(flags)
         if is_raw:
-            rows = self._shown(rows)
+            rows = self._shown(self._counted(rows, is_residue=False) if is_old else rows)
         else:
             rows["version"] = rows["incarnation"]
             rows = _newest_version(rows)
             full = np.array([len(blob) > 0 for blob in rows["data"]], np.bool_)
             rows = {name: column[full] for name, column in rows.items()}
             rows["incarnation"] = rows["seq"] = np.full(len(rows["step"]), -1, np.int64)
+            if level == RESIDUE and not is_all:
+                rows = self._counted(rows, is_residue=True)
         return split_series(rows, odd)
 
     # -- histograms
@@ -320,6 +385,12 @@ def text(value: bytes) -> str:
 def among(timelines: Sequence[int]) -> str:
     """Return the condition for rows of these timelines, of which there must be one."""
     return f"timeline IN ({_listed(timelines)})"
+
+
+def _of_both(kind: str, columns: str, timelines: Sequence[int], first: int, end: int, chosen: str) -> str:
+    """The query of raw rows, whether their block is there or they were kept when it was dropped."""
+    where = f"WHERE {among(timelines)} AND step >= {first} AND step < {end} {chosen}"
+    return f"SELECT {columns} FROM {kind}_raw {where} UNION ALL SELECT {columns} FROM {kind}_kept {where}"
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -14,12 +14,23 @@ from ...errors import DashboardError
 from .connection import Connections
 
 SCHEMA_VERSION: Final = 1
-BLOCK_STEPS: Final = 8192
+BLOCK_STEPS = 8192
+"""Of the tables of this release; tests make tables of smaller blocks."""
+GONE: Final = 9
+"""Kind of a noted range that is none any more; see `rows.WHOLE` for the others."""
 _KEY: Final = "run Int64, timeline Int64"
 _RAW_TENSOR: Final = (
     f"{_KEY}, series Int64, step Int64, incarnation Int64, seq Int64, data String, flags String",
-    f"ReplacingMergeTree(seq) PARTITION BY (run, intDiv(step, {BLOCK_STEPS})) "
+    "ReplacingMergeTree(seq) PARTITION BY (run, intDiv(step, BLOCK_STEPS)) "
     "ORDER BY (timeline, series, step, incarnation) SETTINGS index_granularity = 64",
+)
+_KEPT_TENSOR: Final = (
+    _RAW_TENSOR[0],
+    "ReplacingMergeTree(seq) PARTITION BY run ORDER BY (timeline, series, step, incarnation) "
+    "SETTINGS index_granularity = 64",
+)
+_RAW_SCALAR: Final = (
+    f"{_KEY}, series Int64, step Int64, incarnation Int64, seq Int64, time Float64, value Float64"
 )
 _POOLED_TENSOR: Final = (
     f"{_KEY}, level Int64, series Int64, step Int64, version Int64, data String, flags String",
@@ -94,12 +105,12 @@ TABLES: Final[dict[str, tuple[str, str]]] = {
         "ReplacingMergeTree(raw_floor) PARTITION BY run ORDER BY timeline",
     ),
     "kept": (
-        f"{_KEY}, first_step Int64, end_step Int64",
-        "ReplacingMergeTree() PARTITION BY run ORDER BY (timeline, first_step, end_step)",
+        f"{_KEY}, first_step Int64, end_step Int64, kind Int64, version Int64",
+        "ReplacingMergeTree(version) PARTITION BY run ORDER BY (timeline, first_step, end_step)",
     ),
     "scalar_raw": (
-        f"{_KEY}, series Int64, step Int64, incarnation Int64, seq Int64, time Float64, value Float64",
-        f"ReplacingMergeTree(seq) PARTITION BY (run, intDiv(step, {BLOCK_STEPS})) "
+        _RAW_SCALAR,
+        "ReplacingMergeTree(seq) PARTITION BY (run, intDiv(step, BLOCK_STEPS)) "
         "ORDER BY (timeline, step, series, incarnation)",
     ),
     "scalar_pooled": (
@@ -110,6 +121,13 @@ TABLES: Final[dict[str, tuple[str, str]]] = {
     "layer_raw": _RAW_TENSOR,
     "parameter_raw": _RAW_TENSOR,
     "module_raw": _RAW_TENSOR,
+    "scalar_kept": (
+        _RAW_SCALAR,
+        "ReplacingMergeTree(seq) PARTITION BY run ORDER BY (timeline, step, series, incarnation)",
+    ),
+    "layer_kept": _KEPT_TENSOR,
+    "parameter_kept": _KEPT_TENSOR,
+    "module_kept": _KEPT_TENSOR,
     "layer_pooled": _POOLED_TENSOR,
     "parameter_pooled": _POOLED_TENSOR,
     "module_pooled": _POOLED_TENSOR,
@@ -137,6 +155,7 @@ def create_tables(database: Connections) -> None:
         database.create_database()
     for name, (columns, engine) in TABLES.items():
         if name in missing:
+            engine = engine.replace("BLOCK_STEPS", str(BLOCK_STEPS))
             database.run(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) ENGINE = {engine}")
     versions = [row[0] for row in database.rows("SELECT value FROM meta WHERE name = 'schema'")]
     version = max(versions, default=SCHEMA_VERSION)

@@ -31,11 +31,15 @@ from .rows import ClickRows, text
 from .schema import OF_RUNS, HashedNumbers, create_tables, now_ns, number_of
 from .writer import NO_STEP, Writer
 
+RETENTION_EVERY: Final = 50
+"""Commits between two looks at what is old; the first commit of a process has one."""
 FOLLOW_S: Final = 0.25
 """How often other processes' positions are asked for."""
 _APART_S: Final = 5
 """Rows that the server took so many seconds before the newest known ones are asked for again: they may have
 been on their way."""
+_FLOORS_EVERY: Final = 10
+"""Another process may have removed old rows: how far timelines are is asked for again so often."""
 _log = logging.getLogger(__name__)
 
 
@@ -78,10 +82,11 @@ class ClickStore(StoreBase):
         """While the database is asked for names, and these are taken in; after the lock of commits."""
         self._gone: dict[str, int] = {}
         """When runs were deleted, as far as this process has forgotten them."""
+        self._commits = 0
         self._noted: dict[str, int] = {}
         """When the newest notes were written that this process has seen."""
         self._catalog = Catalog(self._load_layout, self._odd, numbers=HashedNumbers())
-        self._writer = Writer(self._database, self._catalog.run_of)
+        self._writer = Writer(self._database, self._catalog.run_of, raw_steps=raw_steps)
         try:
             with explained(self._address, "cannot be used"):
                 create_tables(self._database)
@@ -110,8 +115,10 @@ class ClickStore(StoreBase):
     # -- following other processes
 
     def _follow_on(self) -> None:
-        is_lost = False
+        is_lost, tries = False, 0
         while not self._stop.wait(FOLLOW_S):
+            if (tries := tries + 1) % _FLOORS_EVERY == 0:
+                self._progress = {}
             try:
                 self._follow()
                 is_lost = False
@@ -215,6 +222,20 @@ class ClickStore(StoreBase):
             moved = self._writer.write(saved, taken, joins)
         with self._lock:
             self._progress = {**self._progress, **moved}
+        if self._commits % RETENTION_EVERY == 0:
+            self._remove_old_rows()
+        self._commits += 1
+
+    def _remove_old_rows(self) -> None:
+        """What was written is durable already: a failure is no reason to write it again."""
+        with self._lock:
+            names = self._catalog.timeline_names()
+        try:
+            self._writer.retention.apply(names)
+        except FAILURES as error:
+            _log.warning("The store at %s has not removed old rows: %s", self._address, error)
+        with self._lock:
+            self._progress = {}
 
     def remove_run(self, run: str) -> None:
         """Delete a run, for all processes; see `Store.remove_run`."""

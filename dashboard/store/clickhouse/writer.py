@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ..catalog import SCALAR, SavedRows
 from ..edge import Pending, ScalarBlock, TensorBlock
-from ..pyramid import FACTOR, LEVELS, closing, pool_rows
+from ..pyramid import FACTOR, LEVELS, closing, join_ranges, pool_rows, uncovered
 from ..retention import RESIDUE, kinds_of
 from ..tensors import (
     POOLED_TABLES,
@@ -27,7 +27,6 @@ from ..tensors import (
     Columns,
     Progress,
     SeriesRows,
-    chosen_rows,
     flag_blobs,
     group_by_series,
     objects,
@@ -35,7 +34,8 @@ from ..tensors import (
 )
 from ..whole_norms import Join, whole_norms
 from .connection import Connections
-from .rows import POOLED, ClickRows, among, as_pooled
+from .retention import Retention, blocks_of
+from .rows import POOLED, REWRITTEN, ClickRows, among, as_pooled
 from .schema import now_ns, number_of
 
 MOST_TIMELINES: Final = 64
@@ -73,12 +73,14 @@ class Writer:
     Args:
         database: To write to.
         run_of: Returns the run of a timeline.
+        raw_steps: Newest steps of a rank that are kept one by one.
     """
 
-    def __init__(self, database: Connections, run_of: Callable[[int], str]) -> None:
+    def __init__(self, database: Connections, run_of: Callable[[int], str], *, raw_steps: int) -> None:
         self._database = database
         self._run_of = run_of
         self._rows = ClickRows(database)
+        self.retention = Retention(database, raw_steps=raw_steps)
 
     def write(
         self, saved: SavedRows, pending: Sequence[Pending], joins: Sequence[Join]
@@ -86,6 +88,7 @@ class Writer:
         """Write everything, and what the joins put together of it; return how far timelines are now."""
         scalars = [block for item in pending for block in item.scalars]
         tensors = [block for item in pending for block in item.tensors]
+        self._keep_rewritten(scalars, tensors)
         self._insert_scalars(scalars)
         self._insert_tensors(tensors)
         self._insert_histograms(pending)
@@ -277,7 +280,7 @@ class Writer:
             for start in range(0, len(places[place]), MOST_TIMELINES):
                 timelines = places[place][start : start + MOST_TIMELINES]
                 floors = {known[timeline].raw_floor for timeline in timelines if timeline in known}
-                is_old = place.was_closed and place.first < max(floors, default=0)
+                is_old = place.first < max(floors, default=0)
                 # Layers, parameters and modules have the same frames: they are counted before all their rows.
                 key = (*timelines, place.level, place.first, place.end)
                 if key not in counted:
@@ -316,7 +319,7 @@ class Writer:
     ) -> None:
         first, end, below = place.first, place.end, place.level // FACTOR
         if place.level == FACTOR:
-            rows = as_pooled(self._rows.raw_scalars(timelines, None, first=first, end=end))
+            rows = as_pooled(self._rows.raw_scalars(timelines, None, first=first, end=end, is_old=is_old))
             if is_old:
                 rows = _joined(rows, self._residue(timelines, place))
         else:
@@ -338,15 +341,61 @@ class Writer:
         chosen = {name: pooled[name] for name in POOLED if name != "timeline"}
         self._database.insert("scalar_pooled", columns | chosen)
 
-    def _residue(self, timelines: Sequence[int], place: _Place) -> Columns:
-        """Return what stands for raw rows that were removed, put by where that has not been done yet."""
+    # -- steps that are written again after their raw rows were removed
+
+    def _keep_rewritten(self, scalars: Sequence[ScalarBlock], tensors: Sequence[TensorBlock]) -> None:
+        """Before their rows come: put by what stands for the removed ones, and note where that is, once."""
+        steps = [(block.timeline, True, block.frame_steps) for block in scalars]
+        steps += [(block.timeline, False, block.step) for block in tensors]
+        known = self._rows.progress(sorted({timeline for timeline, _, _ in steps}))
+        old = [
+            (timeline, is_scalar, part[part < known[timeline].raw_floor])
+            for timeline, is_scalar, part in steps
+            if timeline in known
+        ]
+        old = [each for each in old if len(each[2])]
+        if not old:
+            return
+        kept = self._rows.kept(sorted({timeline for timeline, _, _ in old}))
+        fresh: dict[tuple[int, bool], set[tuple[int, int]]] = defaultdict(set)
+        for timeline, is_scalar, part in old:
+            for bucket in np.unique(part // FACTOR).tolist():
+                first = bucket * FACTOR
+                if gaps := uncovered(kept[timeline], first, first + FACTOR):
+                    fresh[timeline, is_scalar].update(gaps)
+        blocks: dict[str, set[int]] = defaultdict(set)
+        for (timeline, _), ranges in fresh.items():
+            blocks[self._run_of(timeline)].update(blocks_of([first for first, _ in ranges]))
+        for run, numbers in blocks.items():
+            self.retention.clear(run, numbers)
+        for (timeline, is_scalar), ranges in fresh.items():
+            for first, end in join_ranges(sorted(ranges)):
+                for kind in kinds_of(is_scalar):
+                    self._put_by(timeline, _Place(kind, RESIDUE, first, end, was_closed=True))
+                self.retention.note(self._run_of(timeline), timeline, [(first, end)], REWRITTEN)
+
+    def _put_by(self, timeline: int, place: _Place) -> None:
         first, end = place.first, place.end
-        kept = self._rows.pooled_scalars(timelines, None, level=RESIDUE, first=first, end=end)
-        there = self._rows.pooled_scalars(timelines, None, level=FACTOR, first=first, end=end)
-        is_new = ~np.isin(there["step"], np.unique(kept["step"]))
-        fresh = {name: column[is_new] for name, column in there.items()}
-        self._insert_pooled(fresh, RESIDUE)
-        return _joined(_renamed(kept), _renamed(fresh))
+        if place.kind == SCALAR:
+            there = self._rows.pooled_scalars([timeline], None, level=FACTOR, first=first, end=end)
+            self._insert_pooled(there, RESIDUE)
+            left = self._rows.pooled_scalars(
+                [timeline], None, level=RESIDUE, first=first, end=end, is_all=True
+            )
+            self._insert_pooled(_without_rows(left, there, left["version"] + 1), RESIDUE)
+        else:
+            rows = self._rows.tensor_rows(place.kind, [timeline], level=FACTOR, first=first, end=end)
+            written = self._insert_tensor_rows(place.kind, RESIDUE, rows, {})
+            before = self._rows.tensor_rows(
+                place.kind, [timeline], level=RESIDUE, first=first, end=end, is_all=True
+            )
+            self._empty_tensor_rows(place, before, written, {})
+
+    def _residue(self, timelines: Sequence[int], place: _Place) -> Columns:
+        """Return what stands for raw rows that were removed."""
+        return _renamed(
+            self._rows.pooled_scalars(timelines, None, level=RESIDUE, first=place.first, end=place.end)
+        )
 
     def _close_tensors(
         self,
@@ -357,9 +406,9 @@ class Writer:
         is_old: bool,
     ) -> None:
         below, first, end = place.level // FACTOR, place.first, place.end
-        rows = self._rows.tensor_rows(place.kind, timelines, level=below, first=first, end=end)
+        rows = self._rows.tensor_rows(place.kind, timelines, level=below, first=first, end=end, is_old=is_old)
         if place.level == FACTOR and is_old:
-            rows += self._tensor_residue(timelines, place)
+            rows += self._rows.tensor_rows(place.kind, timelines, level=RESIDUE, first=first, end=end)
         pooled = [_pool(row, place.level) for row in group_by_series(rows)]
         written = self._insert_tensor_rows(place.kind, place.level, pooled, known)
         if place.was_closed:
@@ -383,19 +432,6 @@ class Writer:
         self._database.insert(POOLED_TABLES[kind], columns)
         return set(zip(columns["series"].tolist(), columns["step"].tolist(), strict=True))
 
-    def _tensor_residue(self, timelines: Sequence[int], place: _Place) -> list[SeriesRows]:
-        first, end = place.first, place.end
-        kept = self._rows.tensor_rows(place.kind, timelines, level=RESIDUE, first=first, end=end)
-        known = {(rows.timeline, step) for rows in kept for step in rows.step.tolist()}
-        there = self._rows.tensor_rows(place.kind, timelines, level=FACTOR, first=first, end=end)
-        fresh = []
-        for rows in there:
-            chosen = np.array([(rows.timeline, step) not in known for step in rows.step.tolist()], np.bool_)
-            if chosen.any():
-                fresh.append(chosen_rows(rows, chosen))
-        self._insert_tensor_rows(place.kind, RESIDUE, fresh, {})
-        return kept + fresh
-
     def _empty_tensor_rows(
         self,
         place: _Place,
@@ -415,7 +451,7 @@ class Writer:
             columns = self._runs(timelines, [1] * len(gone))
             columns |= {"series": np.array(series, np.int64), "step": np.array(steps, np.int64)}
             columns["level"] = np.full(len(gone), place.level, np.int64)
-            columns["version"] = self._versions(known, columns, place.level)
+            columns["version"] = self._versions(known, columns, max(place.level, FACTOR))
             columns["data"] = columns["flags"] = objects([b""] * len(gone))
             self._database.insert(POOLED_TABLES[place.kind], columns)
 
