@@ -93,6 +93,13 @@ class IncarnationState(msgspec.Struct, kw_only=True):
     lost_before_write: int = 0
     stage: str | None = None
     """Which gradient the newest frame with one has measured."""
+    taken: int = 0
+    """Frames before this number are in it already: where they come again, nothing has gone back."""
+
+    def known(self) -> int:
+        """Return a number that grows with what is known, below 2**62: the same in every process."""
+        heard = min(max(0.0, self.heard or 0.0), 2e9)
+        return int(heard * 1000) << 20 | min(self.taken, (1 << 20) - 1)
 
 
 @dataclass(slots=True)
@@ -189,6 +196,8 @@ class SavedRows:
     timelines: list[tuple[int, str, int, bytes]]
     series: list[tuple[int, int, str, str]]
     gaps: list[GapRow]
+    known: list[int]
+    """How much the state of each of the incarnations knows, see `IncarnationState.known`."""
 
 
 class Numbers(Protocol):
@@ -225,6 +234,8 @@ class Catalog:
         self._unnamed: dict[tuple[str, str], GapRow] = {}
         """By run and writer: the newest steps whose layout is not known."""
         self.changes = Changes()
+        self.committing = Changes()
+        """What a commit is writing just now."""
         self.limits = RunLimits()
         self._layouts = LayoutCache(load_layout, odd)
         self._timelines: dict[tuple[str, int, bytes], int] = {}
@@ -244,7 +255,8 @@ class Catalog:
         for run, writer, stream, *account in self._rows(read, "streams", _STREAM):
             self._load_stream(StreamKey(run=run, writer=writer, stream=stream), StreamState(*account))
         for run, rank, number, start, kept in self._rows(read, "incarnations", _INCARNATION):
-            if (run, rank, number) not in self.changes.incarnations:
+            key = (run, rank, number)
+            if key not in self.changes.incarnations and key not in self.committing.incarnations:
                 self._load_incarnation(self._entry(run, rank, number), start, kept)
         for run, rank, number, layout, timeline, _ in self._rows(read, "layouts", _LAYOUT):
             known = self._entry(run, rank, number).layouts
@@ -258,7 +270,10 @@ class Catalog:
             if (timeline, kind, name) not in self._series:
                 self._keep_series(timeline, kind, name, series)
         for values in self._rows(read, "gaps", _GAP):
-            self._keep_gap(GapRow(**dict(zip(GapRow.__slots__, values, strict=True))))
+            row = GapRow(**dict(zip(GapRow.__slots__, values, strict=True)))
+            held = self.gaps.get((row.run, row.writer, row.source, row.first_seq))
+            if held is None or held.known() <= row.known():
+                self._keep_gap(row)
 
     def _rows(self, read: ReadTable, table: str, form: Any) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a table that have its form; the others are noted."""
@@ -287,9 +302,12 @@ class Catalog:
         except WireError:
             self._odd.add("starts", str(entry.number))
         try:
-            entry.state = msgspec.msgpack.decode(kept, type=IncarnationState)
+            state = msgspec.msgpack.decode(kept, type=IncarnationState)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             self._odd.add("states", str(entry.number))
+            return
+        if state.known() >= entry.state.known():
+            entry.state = state
 
     # -- incarnations
 
@@ -353,13 +371,15 @@ class Catalog:
             timelines=changes.timelines,
             series=changes.series,
             gaps=[self.gaps[key] for key in changes.gaps],
+            known=[e.state.known() for e in entries],
         )
 
     def settle(self, saved: SavedRows) -> dict[StreamKey, int]:
         """Note that a commit is durable; return the next sequence numbers that moved."""
         moved = {}
         for key, account in saved.streams:
-            self.streams[key].durable = account
+            # Another process may have come further meanwhile.
+            self.streams[key].durable = max(account, self.streams[key].durable, key=lambda found: found[0])
             moved[key] = account[0]
         self._layouts.note_saved(row[4] for row in saved.layouts)
         return moved
@@ -533,6 +553,8 @@ class Catalog:
         if row.source == "skip" and previous is not None and previous.end_seq == row.first_seq:
             row = dataclasses.replace(previous, end_seq=row.end_seq)
         key = (row.run, row.writer, row.source, row.first_seq)
+        if row.source in ("skip", "journal") and (known := self.gaps.get(key)) is not None:
+            row = dataclasses.replace(row, first_step=known.first_step)  # said again
         if key not in self.gaps and not self.limits.has_room(row.run, "gaps"):
             self.limits.leave_out(row.run, self.limits.reason("gaps"))
             return
@@ -576,6 +598,9 @@ class Catalog:
         self.gaps[key] = row
         if row.source == "skip" and row.last_step is None:
             self.open_gaps[row.run, row.writer] = row
+        elif row.source == "skip":
+            if self.open_gaps.get((row.run, row.writer), row).first_seq == row.first_seq:
+                self.open_gaps.pop((row.run, row.writer), None)
         elif row.source == "layout":
             self._unnamed[row.run, row.writer] = row
 

@@ -71,6 +71,8 @@ class ClickStore(StoreBase):
         self._mine = threading.local()
         self._progress: dict[int, Progress | None] = {}
         """How far timelines are that this process has written to last; replaced, never changed."""
+        self._overtaken = 0
+        """How often another process has gone further than this one."""
         self._seen_at = 0
         self._catalog = Catalog(self._load_layout, self._odd, numbers=HashedNumbers())
         self._writer = Writer(self._database, self._catalog.run_of)
@@ -115,8 +117,9 @@ class ClickStore(StoreBase):
     def _follow(self) -> None:
         """Take in what was written since the last time, by whomever."""
         seen_at, since = self._seen_at, self._seen_at - _APART_S
-        tables = {name: self._named_rows(name, since) for name in _NAMES}
+        # What the positions count was written before them: names are asked for after them.
         moved = self._moved_streams(since)
+        tables = {name: self._named_rows(name, since) for name in _NAMES}
         tables["streams"] = [row[:-1] for row in moved]
         newest = [row[-1] for row in moved]
         self._seen_at = max([seen_at, *newest])
@@ -130,13 +133,18 @@ class ClickStore(StoreBase):
                     changed.setdefault(run, set()).add(stream)
             foreign = {timeline for run in changed for timeline in self._catalog.timelines_of(run)}
             if foreign:
+                self._overtaken += 1
                 self._progress = {key: at for key, at in self._progress.items() if key not in foreign}
             for run, streams in changed.items():
-                if streams - {"metrics"}:
-                    self._shelf.forget(run)
-                    self._documents_seen[run] += 1
                 self._notes.pop(run, None)
-                self._note_change(run)
+                self._show_anew(run, streams)
+
+    def _show_anew(self, run: str, streams: set[str]) -> None:
+        """Under the lock: what is in memory of these streams of a run is not all."""
+        if streams - {"metrics"}:
+            self._shelf.forget(run)
+            self._documents_seen[run] += 1
+        self._note_change(run)
 
     def _moved_streams(self, since: int) -> list[tuple[Any, ...]]:
         query = f"""SELECT run, writer, stream, next_seq, stored, gaps, dropped, at_s FROM
@@ -178,9 +186,21 @@ class ClickStore(StoreBase):
 
     def _write(self, saved: SavedRows, taken: Sequence[Pending], joins: Sequence[Join]) -> None:
         with explained(self._address, "cannot write, and tries again"):
+            overtaken = self._overtaken
             moved = self._writer.write(saved, taken, joins)
         with self._lock:
-            self._progress = {**self._progress, **moved}
+            if overtaken == self._overtaken:
+                self._progress = {**self._progress, **moved}
+            else:
+                self._progress = {key: at for key, at in self._progress.items() if key not in moved}
+
+    def _committed(self, saved: SavedRows) -> None:
+        """What another process has taken further is no longer hidden by what was queued here."""
+        with self._lock:
+            for key, account in saved.streams:
+                state = self._catalog.streams.get(key)
+                if state is not None and state.durable[0] > account[0]:
+                    self._show_anew(key.run, {key.stream})
 
     def remove_run(self, run: str) -> None:
         """Delete a run, for all processes; see `Store.remove_run`."""

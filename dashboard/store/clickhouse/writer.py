@@ -67,6 +67,20 @@ class _Place:
     """There may be rows of them already, and raw rows may have been removed."""
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 10**6 - _EPOCH_MS
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a pooled row stands on."""
+
+    frames: dict[tuple[int, int], int]
+    """Of each timeline in each bucket."""
+    milliseconds: int
+    """When that was asked for, before what is below was read: who reads later knows as much or more."""
+
+
 class Writer:
     """Writes commits. Keeps nothing that the database does not hold.
 
@@ -195,13 +209,17 @@ class Writer:
 
     def _save_events(self, pending: Sequence[Pending]) -> None:
         version = now_ns()
-        latest = {(event.run, event.id): (event, data) for item in pending for event, data in item.events}
+        latest = {
+            (event.run, event.id, *((item.writer, seq) if seq is not None else ("", version))): (event, data)
+            for item in pending
+            for (event, data), seq in zip(item.events, item.event_seqs, strict=True)
+        }
         self._database.run_rows(
             "events",
-            ("run", "id", "rank", "incarnation", "step", "severity", "data", "version"),
+            ("run", "id", "writer", "seq", "rank", "incarnation", "step", "severity", "data", "version"),
             [
-                (*key, event.rank, event.incarnation, event.step, event.severity, data, version)
-                for key, (event, data) in latest.items()
+                (*key, event.rank, event.incarnation, event.step, event.severity, data, version + number)
+                for number, (key, (event, data)) in enumerate(latest.items())
             ],
         )
         self._database.run_rows(
@@ -209,13 +227,17 @@ class Writer:
             ("run", "rank", "incarnation", "time", "data", "version"),
             [(*row, version) for item in pending for row in item.host_samples],
         )
-        documents = {found.identity: found.document for item in pending for found in item.documents}
+        documents = {
+            found.identity: (found.document, seq)
+            for item in pending
+            for found, seq in zip(item.documents, item.document_seqs, strict=True)
+        }
         self._database.run_rows(
             "documents",
-            ("run", "rank", "incarnation", "kind", "key", "step", "time", "data", "version"),
+            ("run", "rank", "incarnation", "kind", "key", "step", "time", "data", "seq", "version"),
             [
-                (*identity, NO_STEP if one.step is None else one.step, one.time, one.body, version)
-                for identity, one in documents.items()
+                (*identity, NO_STEP if one.step is None else one.step, one.time, one.body, seq, version)
+                for identity, (one, seq) in documents.items()
             ],
         )
 
@@ -231,13 +253,15 @@ class Writer:
             (
                 *(gap.run, gap.writer, gap.source, gap.first_seq, gap.end_seq, gap.reason),
                 *(NO_STEP if step is None else step for step in (gap.first_step, gap.last_step)),
+                gap.known(),
             )
             for gap in saved.gaps
         ]
         of_gaps = ("run", "writer", "source", "first_seq", "end_seq", "reason", "first_step", "last_step")
-        self._put("gaps", of_gaps, gaps, version)
-        of_starts = ("run", "rank", "incarnation", "start", "state")
-        self._put("incarnations", of_starts, saved.incarnations, version)
+        self._put("gaps", (*of_gaps, "known"), gaps, version)
+        of_starts = ("run", "rank", "incarnation", "start", "state", "known")
+        starts = [(*row, known) for row, known in zip(saved.incarnations, saved.known, strict=True)]
+        self._put("incarnations", of_starts, starts, version)
 
     def _put(self, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]], version: int) -> None:
         self._database.run_rows(table, (*names, "version"), [(*row, version) for row in rows])
@@ -287,21 +311,21 @@ class Writer:
         self._database.insert("progress", columns)
         return progress
 
-    def _known_frames(self, timelines: Sequence[int], place: _Place) -> dict[tuple[int, int], int]:
+    def _known_frames(self, timelines: Sequence[int], place: _Place) -> _Known:
         """Return how many frames each timeline has in each bucket; asked for before their rows."""
+        milliseconds = _now_ms()
         query = f"""SELECT timeline, intDiv(step, {place.level}) AS bucket, count() FROM
             (SELECT DISTINCT timeline, step, incarnation, seq FROM frames WHERE {among(timelines)}
             AND step >= {place.first} AND step < {place.end}) AS distinct_frames
             GROUP BY timeline, bucket"""
-        return {(timeline, bucket): count for timeline, bucket, count in self._database.rows(query)}
+        counts = {(timeline, bucket): count for timeline, bucket, count in self._database.rows(query)}
+        return _Known(counts, milliseconds)
 
-    def _versions(
-        self, known: dict[tuple[int, int], int], rows: Columns, level: int
-    ) -> npt.NDArray[np.int64]:
+    def _versions(self, known: _Known, rows: Columns, level: int) -> npt.NDArray[np.int64]:
         """Return the number of frames known in the bucket of each row; of two equal ones the later counts."""
         pairs = zip(rows["timeline"].tolist(), (rows["step"] // level).tolist(), strict=True)
-        counts = np.array([known.get(pair, 0) for pair in pairs], np.int64)
-        return (counts << 40) | (time.time_ns() // 10**6 - _EPOCH_MS)
+        counts = np.array([known.frames.get(pair, 0) for pair in pairs], np.int64)
+        return (counts << 40) | known.milliseconds
 
     def _close_scalars(self, timelines: Sequence[int], place: _Place, *, is_old: bool) -> None:
         known = self._known_frames(timelines, place)
@@ -352,7 +376,7 @@ class Writer:
             self._empty_tensor_rows(place, before, written, known)
 
     def _insert_tensor_rows(
-        self, kind: str, level: int, pooled: Sequence[SeriesRows], known: dict[tuple[int, int], int]
+        self, kind: str, level: int, pooled: Sequence[SeriesRows], known: _Known
     ) -> set[tuple[int, int]]:
         """Write pooled rows; return (series, step) of each."""
         if not pooled:
@@ -378,7 +402,7 @@ class Writer:
             chosen = np.array([(rows.timeline, step) not in known for step in rows.step.tolist()], np.bool_)
             if chosen.any():
                 fresh.append(chosen_rows(rows, chosen))
-        self._insert_tensor_rows(place.kind, RESIDUE, fresh, {})
+        self._insert_tensor_rows(place.kind, RESIDUE, fresh, _Known({}, _now_ms()))
         return kept + fresh
 
     def _empty_tensor_rows(
@@ -386,7 +410,7 @@ class Writer:
         place: _Place,
         before: Sequence[SeriesRows],
         written: Collection[tuple[int, int]],
-        known: dict[tuple[int, int], int],
+        known: _Known,
     ) -> None:
         """Series that only older starts have, of steps that are now a newer one's, have nothing there."""
         gone = [
