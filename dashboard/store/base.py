@@ -207,7 +207,6 @@ class StoreBase(KeptThings, RankReads, TensorReads):
                     self._catalog.changes = changes
                     return {}
                 saved = self._catalog.snapshot(changes)
-                self._catalog.committing = changes
                 queued, self._queued_bytes = self._queued_bytes, 0
             durable = False
             try:
@@ -217,14 +216,12 @@ class StoreBase(KeptThings, RankReads, TensorReads):
                 if not durable:
                     with self._lock:
                         self._catalog.changes = changes.followed_by(self._catalog.changes)
-                        self._catalog.committing = Changes()
                         self._queued_bytes += queued
             with self._lock:
                 self._epoch += 1
                 self._edge.forget(self._epoch)
                 for run in {join.run for join in joins}:
                     self._note_change(run)
-                self._catalog.committing = Changes()
                 moved = self._catalog.settle(saved)
             self._committed(saved)
             return moved

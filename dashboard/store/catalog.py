@@ -96,10 +96,32 @@ class IncarnationState(msgspec.Struct, kw_only=True):
     taken: int = 0
     """Frames before this number are in it already: where they come again, nothing has gone back."""
 
-    def known(self) -> int:
-        """Return a number that grows with what is known, below 2**62: the same in every process."""
-        heard = min(max(0.0, self.heard or 0.0), 2e9)
-        return int(heard * 1000) << 20 | min(self.taken, (1 << 20) - 1)
+    def words_known(self) -> int:
+        """Return a number below 2**62 that grows with what was said beside frames; theirs is `taken`."""
+        heard = int(min(max(0.0, self.heard or 0.0), 2e9) * 1000)
+        return (self.outcome is not None) << 61 | heard << 20 | min(self.taken, (1 << 20) - 1)
+
+    def merged(self, other: IncarnationState) -> IncarnationState:
+        """Return what both know together; each may have taken records that the other has not."""
+        frames = self if self.taken > other.taken else other
+        words = self if self.words_known() > other.words_known() else other
+        return IncarnationState(
+            first_step=frames.first_step,
+            last_step=frames.last_step,
+            last_time=frames.last_time,
+            returns=frames.returns,
+            stage=frames.stage,
+            taken=frames.taken,
+            heard=_latest(self.heard, other.heard),
+            arrived=_latest(self.arrived, other.arrived),
+            outcome=words.outcome,
+            host_state=words.host_state or self.host_state or other.host_state,
+            lost_before_write=max(self.lost_before_write, other.lost_before_write),
+        )
+
+
+def _latest(one: float | None, other: float | None) -> float | None:
+    return other if one is None or (other is not None and other > one) else one
 
 
 @dataclass(slots=True)
@@ -196,8 +218,8 @@ class SavedRows:
     timelines: list[tuple[int, str, int, bytes]]
     series: list[tuple[int, int, str, str]]
     gaps: list[GapRow]
-    known: list[int]
-    """How much the state of each of the incarnations knows, see `IncarnationState.known`."""
+    known: list[tuple[int, int]]
+    """How much the state of each of the incarnations knows of frames, and beside them."""
 
 
 class Numbers(Protocol):
@@ -234,8 +256,6 @@ class Catalog:
         self._unnamed: dict[tuple[str, str], GapRow] = {}
         """By run and writer: the newest steps whose layout is not known."""
         self.changes = Changes()
-        self.committing = Changes()
-        """What a commit is writing just now."""
         self.limits = RunLimits()
         self._layouts = LayoutCache(load_layout, odd)
         self._timelines: dict[tuple[str, int, bytes], int] = {}
@@ -255,9 +275,7 @@ class Catalog:
         for run, writer, stream, *account in self._rows(read, "streams", _STREAM):
             self._load_stream(StreamKey(run=run, writer=writer, stream=stream), StreamState(*account))
         for run, rank, number, start, kept in self._rows(read, "incarnations", _INCARNATION):
-            key = (run, rank, number)
-            if key not in self.changes.incarnations and key not in self.committing.incarnations:
-                self._load_incarnation(self._entry(run, rank, number), start, kept)
+            self._load_incarnation(self._entry(run, rank, number), start, kept)
         for run, rank, number, layout, timeline, _ in self._rows(read, "layouts", _LAYOUT):
             known = self._entry(run, rank, number).layouts
             if layout not in known:
@@ -298,16 +316,13 @@ class Catalog:
         if start and entry.start is None:
             self.limits.add(entry.run, "start_bytes", more=len(start))
         try:
-            entry.start = _run_start(decode_record(start)) if start else None
+            entry.start = _run_start(decode_record(start)) if start else entry.start
         except WireError:
             self._odd.add("starts", str(entry.number))
         try:
-            state = msgspec.msgpack.decode(kept, type=IncarnationState)
+            entry.state = entry.state.merged(msgspec.msgpack.decode(kept, type=IncarnationState))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             self._odd.add("states", str(entry.number))
-            return
-        if state.known() >= entry.state.known():
-            entry.state = state
 
     # -- incarnations
 
@@ -371,7 +386,7 @@ class Catalog:
             timelines=changes.timelines,
             series=changes.series,
             gaps=[self.gaps[key] for key in changes.gaps],
-            known=[e.state.known() for e in entries],
+            known=[(e.state.taken, e.state.words_known()) for e in entries],
         )
 
     def settle(self, saved: SavedRows) -> dict[StreamKey, int]:

@@ -37,8 +37,9 @@ TABLES: Final[dict[str, tuple[str, str]]] = {
         "ReplacingMergeTree(next_seq) ORDER BY (run, writer, stream)",
     ),
     "incarnations": (
-        f"run String, rank Int64, incarnation Int64, start String, state String, known Int64, {_NAMED}",
-        "ReplacingMergeTree(known) ORDER BY (run, rank, incarnation)",
+        f"run String, rank Int64, incarnation Int64, start String, state String, part String, "
+        f"known Int64, {_NAMED}",
+        "ReplacingMergeTree(known) ORDER BY (run, rank, incarnation, part)",
     ),
     "layouts": (
         f"run String, rank Int64, incarnation Int64, number Int64, timeline Int64, data String, {_NAMED}",

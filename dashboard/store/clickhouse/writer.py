@@ -259,8 +259,13 @@ class Writer:
         ]
         of_gaps = ("run", "writer", "source", "first_seq", "end_seq", "reason", "first_step", "last_step")
         self._put("gaps", (*of_gaps, "known"), gaps, version)
-        of_starts = ("run", "rank", "incarnation", "start", "state", "known")
-        starts = [(*row, known) for row, known in zip(saved.incarnations, saved.known, strict=True)]
+        of_starts = ("run", "rank", "incarnation", "start", "state", "part", "known")
+        # Of each part the row that knows most stays: a collector may know more of one, and less of the other.
+        starts = [
+            (*row, part, known)
+            for row, both in zip(saved.incarnations, saved.known, strict=True)
+            for part, known in zip(("frames", "words"), both, strict=True)
+        ]
         self._put("incarnations", of_starts, starts, version)
 
     def _put(self, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]], version: int) -> None:
