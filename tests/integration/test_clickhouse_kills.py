@@ -21,6 +21,8 @@ from clickhouse_server import ClickHouseServer, what_is_missing
 from delivery import assert_delivered
 from forked_scripts import ForkedScripts
 from trial import Account, Process, Trial, check_run, free_port, wait_for
+from trial_fixtures import HEAD
+from trial_scenarios import scaled
 
 from dashboard.client import Client
 from dashboard.errors import DashboardError
@@ -125,7 +127,7 @@ class SharedDatabase:
         for name in NAMES:
             self.start_collector(name)
 
-    def start_collector(self, name: str) -> None:
+    def start_collector(self, name: str, *, is_awaited: bool = True) -> None:
         folder = self.trial.root / name
         command = ["-m", "dashboard", "serve", "--port", str(self._pages[name]), "--no-browser"]
         command += ["--data", str(folder / "data"), "--spool", str(folder / "spool")]
@@ -133,7 +135,8 @@ class SharedDatabase:
         command += ["--store", self.database.url("shared")]
         asked = {**self.trial.environment, "NANSCOPE_STORE_PASSWORD": self.database.password}
         self._running[name] = self.trial._start(self._forked, command, asked)
-        wait_for(lambda: self.answers(name), f"the collector {name} does not answer")
+        if is_awaited:
+            wait_for(lambda: self.answers(name), f"the collector {name} does not answer")
 
     def answers(self, name: str) -> bool:
         assert self._running[name].poll() is None, getattr(self._running[name], "said", str)()
@@ -225,7 +228,7 @@ def test_training_is_stored_once_though_collectors_and_clickhouse_are_killed(sha
         else:
             shared.kill_collector(fault)
             trial.wait_for_steps("a", trial.chance.randint(1, 150))
-            shared.start_collector(fault)
+            shared.start_collector(fault, is_awaited=False)
     trial.wait_for_steps("a", 50)
     for name in NAMES:
         wait_for(lambda name=name: shows_more_than(shared, name, 100), f"the page of {name} shows no steps")
@@ -233,6 +236,50 @@ def test_training_is_stored_once_though_collectors_and_clickhouse_are_killed(sha
     account = shared.check()
     assert (account.missing, account.told) == (0, 0)
     assert account.steps >= 150 and account.faults["collector killed"] == 2
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(3600)
+def test_trainings_are_stored_once_through_many_kills(shared: SharedDatabase) -> None:
+    """Kill -9 of everything at random moments, one alone or several at once; `TRIAL_SCALE` times 60."""
+    shared.start()
+    trial, running = shared.trial, set(NAMES)
+    for run in ("a", "b"):
+        trial.start_training(run, pause_s=0.005)
+        trial.wait_for_steps(run, 10)
+    while sum(trial.account.faults.values()) < scaled(60):
+        run = trial.chance.choice("ab")
+        trial.wait_for_steps(run, trial.chance.randint(1, 150))
+        victims = trial.chance.sample(
+            ["trainer", "helper", *NAMES, "database", "cut"], k=trial.chance.randint(1, 3)
+        )
+        if "trainer" in victims:
+            trial.kill_training(run)
+        if "helper" in victims:
+            trial.kill_helper(run)
+        for name in running.intersection(victims):
+            shared.kill_collector(name)
+            running.remove(name)
+        if "database" in victims:
+            shared.kill_database()
+        if "cut" in victims:
+            shared.cut()
+        if "trainer" in victims:
+            trial.start_training(run, pause_s=0.005)
+        for name in set(NAMES) - running:
+            if trial.chance.random() < 0.7:
+                shared.start_collector(name, is_awaited=False)
+                running.add(name)
+    for name in set(NAMES) - running:
+        shared.start_collector(name, is_awaited=False)
+    for run in ("a", "b"):
+        trial.wait_for_steps(run, 5)
+        # Where both were killed, nobody ships until the run goes on.
+        wait_for(lambda run=run: trial.helper_pid(run) is not None, f"no helper of {run} comes")
+        trial.kill_training(run)
+    account = shared.check()
+    print("\n" + HEAD + "\n" + account.line("kills of all, two collectors on ClickHouse", trial.seed))
+    assert (account.missing, account.told) == (0, 0)
 
 
 def shows_more_than(shared: SharedDatabase, name: str, step: int) -> bool:
