@@ -93,6 +93,35 @@ class IncarnationState(msgspec.Struct, kw_only=True):
     lost_before_write: int = 0
     stage: str | None = None
     """Which gradient the newest frame with one has measured."""
+    taken: int = 0
+    """Frames before this number are in it already: where they come again, nothing has gone back."""
+
+    def words_known(self) -> int:
+        """Return a number below 2**62 that grows with what was said beside frames; theirs is `taken`."""
+        heard = int(min(max(0.0, self.heard or 0.0), 2e9) * 1000)
+        return (self.outcome is not None) << 61 | heard << 20 | min(self.taken, (1 << 20) - 1)
+
+    def merged(self, other: IncarnationState) -> IncarnationState:
+        """Return what both know together; each may have taken records that the other has not."""
+        frames = self if self.taken > other.taken else other
+        words = self if self.words_known() > other.words_known() else other
+        return IncarnationState(
+            first_step=frames.first_step,
+            last_step=frames.last_step,
+            last_time=frames.last_time,
+            returns=frames.returns,
+            stage=frames.stage,
+            taken=frames.taken,
+            heard=_latest(self.heard, other.heard),
+            arrived=_latest(self.arrived, other.arrived),
+            outcome=words.outcome,
+            host_state=words.host_state or self.host_state or other.host_state,
+            lost_before_write=max(self.lost_before_write, other.lost_before_write),
+        )
+
+
+def _latest(one: float | None, other: float | None) -> float | None:
+    return other if one is None or (other is not None and other > one) else one
 
 
 @dataclass(slots=True)
@@ -200,6 +229,8 @@ class SavedRows:
     timelines: list[tuple[int, str, int, bytes]]
     series: list[tuple[int, int, str, str]]
     gaps: list[GapRow]
+    known: list[tuple[int, int]]
+    """How much the state of each of the incarnations knows of frames, and beside them."""
 
 
 class Numbers(Protocol):
@@ -255,8 +286,7 @@ class Catalog:
         for run, writer, stream, *account in self._rows(read, "streams", _STREAM):
             self._load_stream(StreamKey(run=run, writer=writer, stream=stream), StreamState(*account))
         for run, rank, number, start, kept in self._rows(read, "incarnations", _INCARNATION):
-            if (run, rank, number) not in self.changes.incarnations:
-                self._load_incarnation(self._entry(run, rank, number), start, kept)
+            self._load_incarnation(self._entry(run, rank, number), start, kept)
         for run, rank, number, layout, timeline, _ in self._rows(read, "layouts", _LAYOUT):
             known = self._entry(run, rank, number).layouts
             if layout not in known:
@@ -269,7 +299,10 @@ class Catalog:
             if (timeline, kind, name) not in self._series:
                 self._keep_series(timeline, kind, name, series)
         for values in self._rows(read, "gaps", _GAP):
-            self._keep_gap(GapRow(**dict(zip(GapRow.__slots__, values, strict=True))))
+            row = GapRow(**dict(zip(GapRow.__slots__, values, strict=True)))
+            held = self.gaps.get((row.run, row.writer, row.source, row.first_seq))
+            if held is None or held.known() <= row.known():
+                self._keep_gap(row)
 
     def _rows(self, read: ReadTable, table: str, form: Any) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a table that have its form; the others are noted."""
@@ -294,14 +327,11 @@ class Catalog:
         if start and entry.start is None:
             self.limits.add(entry.run, "start_bytes", more=len(start))
         try:
-            entry.start = _run_start(decode_record(start)) if start else None
+            entry.start = _run_start(decode_record(start)) if start else entry.start
         except WireError:
             self._odd.add("starts", str(entry.number))
         try:
-            state = msgspec.msgpack.decode(kept, type=IncarnationState)
-            # Of one that is arriving here, what is in memory may be newer than what was saved of it.
-            if (state.arrived or 0.0) >= (entry.state.arrived or 0.0):
-                entry.state = state
+            entry.state = entry.state.merged(msgspec.msgpack.decode(kept, type=IncarnationState))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             self._odd.add("states", str(entry.number))
 
@@ -367,13 +397,15 @@ class Catalog:
             timelines=changes.timelines,
             series=changes.series,
             gaps=[self.gaps[key] for key in changes.gaps],
+            known=[(e.state.taken, e.state.words_known()) for e in entries],
         )
 
     def settle(self, saved: SavedRows) -> dict[StreamKey, int]:
         """Note that a commit is durable; return the next sequence numbers that moved."""
         moved = {}
         for key, account in saved.streams:
-            self.streams[key].durable = account
+            # Another process may have come further meanwhile.
+            self.streams[key].durable = max(account, self.streams[key].durable, key=lambda found: found[0])
             moved[key] = account[0]
         self._layouts.note_saved(row[4] for row in saved.layouts)
         return moved
@@ -554,6 +586,8 @@ class Catalog:
         if row.source == "skip" and previous is not None and previous.end_seq == row.first_seq:
             row = dataclasses.replace(previous, end_seq=row.end_seq)
         key = (row.run, row.writer, row.source, row.first_seq)
+        if row.source in ("skip", "journal") and (known := self.gaps.get(key)) is not None:
+            row = dataclasses.replace(row, first_step=known.first_step)  # said again
         if key not in self.gaps and not self.limits.has_room(row.run, "gaps"):
             self.limits.leave_out(row.run, self.limits.reason("gaps"))
             return
@@ -597,6 +631,9 @@ class Catalog:
         self.gaps[key] = row
         if row.source == "skip" and row.last_step is None:
             self.open_gaps[row.run, row.writer] = row
+        elif row.source == "skip":
+            if self.open_gaps.get((row.run, row.writer), row).first_seq == row.first_seq:
+                self.open_gaps.pop((row.run, row.writer), None)
         elif row.source == "layout":
             self._unnamed[row.run, row.writer] = row
 

@@ -92,6 +92,10 @@ class GapRow:
     first_step: int | None
     last_step: int | None
 
+    def known(self) -> int:
+        """Return a number that grows with what is known of it."""
+        return 2 * min(self.end_seq, MAX_SEQ // 2) + (self.last_step is not None)
+
 
 @dataclass(slots=True)
 class Pending:
@@ -103,6 +107,12 @@ class Pending:
     events: list[tuple[Event, bytes]] = field(default_factory=list)
     host_samples: list[tuple[str, int, int, float, bytes]] = field(default_factory=list)
     documents: list[StoredDocument] = field(default_factory=list)
+    writer: str = ""
+    """Whose stream it is of."""
+    event_seqs: list[int | None] = field(default_factory=list)
+    """The number of the record of each event; None of one that is not of the stream."""
+    document_seqs: list[int] = field(default_factory=list)
+    """The number of the record of each document."""
     epoch: int | None = None
     """The commit that contains it; None until one has begun."""
 

@@ -78,10 +78,12 @@ class Intake:
         self._key = key
         self._now = now
         self._writer = writer_of(key)
-        self._pending = Pending()
+        self._pending = Pending(writer=key.writer)
         self._frames: dict[int, list[tuple[int, Frame]]] = defaultdict(list)
         self._unnamed: list[tuple[int, Frame]] = []
         """Those of a layout that is not known."""
+        self._bare: list[tuple[int, int]] = []
+        """(sequence number, step) of those whose tensors are left out, unless that was counted before."""
 
     def take(self, first_seq: int, records: Sequence[Record | None]) -> tuple[Pending, int]:
         """Take decoded records in order.
@@ -103,7 +105,7 @@ class Intake:
         self._finish_frames()
         for event in self._ranks.found(self._key.run):
             try:
-                self._take_event(event)
+                self._take_event(event, None)
             except FullError as error:
                 self._catalog.limits.leave_out(self._key.run, str(error))
         return self._pending, refused
@@ -114,7 +116,7 @@ class Intake:
                 self._take_frame(seq, record)
             case Event():
                 self._expect(record.run == self._key.run, "another run's event")
-                self._take_event(record)
+                self._take_event(record, seq)
                 self._ranks.take_event(record)
                 self._hear(record.rank, record.incarnation, record.time)
             case HostSample():
@@ -137,6 +139,7 @@ class Intake:
                 found = StoredDocument(run=self._key.run, rank=rank, incarnation=incarnation, document=record)
                 self._require(self._items.take_document(found.run, found.identity, len(record.body)))
                 self._pending.documents.append(found)
+                self._pending.document_seqs.append(seq)
             case Gap():
                 self._take_gap(record)
             case RunEnd():
@@ -145,10 +148,11 @@ class Intake:
                 entry.state.lost_before_write = record.lost_before_write
                 self._ranks.take_end(entry, record)
 
-    def _take_event(self, event: Event) -> None:
+    def _take_event(self, event: Event, seq: int | None) -> None:
         data = encode(event)
         self._require(self._items.take_event(event.run, event.id, len(data)))
         self._pending.events.append((event, data))
+        self._pending.event_seqs.append(seq)
 
     def _require(self, problem: str | None) -> None:
         if problem is not None:
@@ -219,10 +223,15 @@ class Intake:
         _check_scalars(frame)
         if timeline is not None:
             _check_tensors(frame, len(self._catalog.layout(timeline)[1].parameters))
-        _note_step(entry.state, frame)
+        is_new = seq >= entry.state.taken
+        if is_new:
+            entry.state.taken = seq + 1
+            _note_step(entry.state, frame)
         self._catalog.close_gap(self._key.run, self._key.writer, frame.step)
         if timeline is None:
             self._unnamed.append((seq, frame))
+            if is_new and (has_tensors(frame) or frame.histograms):
+                self._bare.append((seq, frame.step))
             return
         self._frames[timeline].append((seq, frame))
         self._ranks.take_frame(self._catalog, entry, frame)
@@ -240,10 +249,9 @@ class Intake:
             if any(has_tensors(frame) for _, frame in frames):
                 self._pending.tensors.append(tensor_block(self._catalog, timeline, incarnation, frames))
                 self._catalog.end_unnamed(self._key.run, self._key.writer)
-        bare = [(seq, frame.step) for seq, frame in self._unnamed if has_tensors(frame) or frame.histograms]
-        if bare:
-            steps = [step for _, step in bare]
-            self._catalog.add_unnamed(self._key.run, self._key.writer, seq=bare[0][0], steps=steps)
+        if self._bare:
+            steps = [step for _, step in self._bare]
+            self._catalog.add_unnamed(self._key.run, self._key.writer, seq=self._bare[0][0], steps=steps)
 
 
 def _check_scalars(frame: Frame) -> None:

@@ -27,6 +27,7 @@ from written_journal import Stream, read_raw
 from dashboard.client import Client
 from dashboard.errors import DashboardError
 from dashboard.store.duck import DuckStore
+from dashboard.store.protocol import Store
 from probe.delivery.helper.helper import host_folder, lock_owner, lock_path
 from probe.delivery.journal.ring_rest import read_rest
 
@@ -332,9 +333,7 @@ def ends_of(run_folder: Path) -> dict[Stream, int]:
     return {key: end for key, end in ends.items() if end}
 
 
-def check_run(
-    store: DuckStore, folder: Path, notes: Notes, account: Account, *, may_lose: bool = False
-) -> None:
+def check_run(store: Store, folder: Path, notes: Notes, account: Account, *, may_lose: bool = False) -> None:
     """Assert the invariant for one run: noted, written and stored are the same, each once."""
     run, raw = folder.name, read_raw(folder)
     missing = 0
@@ -365,7 +364,7 @@ def check_run(
     assert told >= missing + len(absent_events), f"{run}: {missing} steps are lost, {told} are told"
 
 
-def check_written(store: DuckStore, run: str, raw: dict[Stream, dict[int, Any]]) -> None:
+def check_written(store: Store, run: str, raw: dict[Stream, dict[int, Any]]) -> None:
     """Every whole record in the journals is what the store shows."""
     events = {record["id"]: record for record in records_of(raw, "event")}
     stored = {event.id: event for event in store.events(run)}
@@ -375,7 +374,7 @@ def check_written(store: DuckStore, run: str, raw: dict[Stream, dict[int, Any]])
         assert (found.message, found.step, found.kind) == (record["message"], record["step"], record["kind"])
 
 
-def check_positions(store: DuckStore, run: str, ends: dict[Stream, int], *, may_lose: bool) -> int:
+def check_positions(store: Store, run: str, ends: dict[Stream, int], *, may_lose: bool) -> int:
     """Assert that each stream's account balances; return how many records are counted as lost."""
     positions = {(one.key.writer, one.key.stream): one for one in store.positions(run)}
     assert len(positions) == len(store.positions(run))

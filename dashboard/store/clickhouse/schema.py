@@ -1,6 +1,7 @@
 """Tables of a ClickHouse database, and the numbers that all collectors give alike.
 
-Everything may be written again: rows of one key are one row, of the largest version. One run is one
+Everything may be written again: rows of one key are one row, that which knows most: a collector that is
+behind may write last. One run is one
 partition, of raw rows one for each `BLOCK_STEPS` steps: what is old, or deleted, goes with its partition.
 """
 
@@ -47,8 +48,9 @@ TABLES: Final[dict[str, tuple[str, str]]] = {
         "ReplacingMergeTree(next_seq) ORDER BY (run, writer, stream)",
     ),
     "incarnations": (
-        f"run String, rank Int64, incarnation Int64, start String, state String, {_NAMED}",
-        "ReplacingMergeTree(version) ORDER BY (run, rank, incarnation)",
+        f"run String, rank Int64, incarnation Int64, start String, state String, part String, "
+        f"known Int64, {_NAMED}",
+        "ReplacingMergeTree(known) ORDER BY (run, rank, incarnation, part)",
     ),
     "layouts": (
         f"run String, rank Int64, incarnation Int64, number Int64, timeline Int64, data String, {_NAMED}",
@@ -65,19 +67,19 @@ TABLES: Final[dict[str, tuple[str, str]]] = {
     ),
     "gaps": (
         f"""run String, writer String, source String, first_seq Int64, end_seq Int64, reason String,
-        first_step Int64, last_step Int64, {_NAMED}""",
-        "ReplacingMergeTree(version) ORDER BY (run, writer, source, first_seq)",
+        first_step Int64, last_step Int64, known Int64, {_NAMED}""",
+        "ReplacingMergeTree(known) ORDER BY (run, writer, source, first_seq)",
     ),
     "gone_runs": (f"run String, {_NAMED}", "ReplacingMergeTree(version) ORDER BY run"),
     "events": (
-        f"""run String, id String, rank Int64, incarnation Int64, step Int64, severity String, data String,
-        {_NAMED}""",
-        "ReplacingMergeTree(version) ORDER BY (run, id) SETTINGS index_granularity = 64",
+        f"""run String, id String, writer String, seq Int64, rank Int64, incarnation Int64, step Int64,
+        severity String, data String, {_NAMED}""",
+        "ReplacingMergeTree(seq) ORDER BY (run, id, writer) SETTINGS index_granularity = 64",
     ),
     "documents": (
         f"""run String, rank Int64, incarnation Int64, kind String, key String, step Int64, time Float64,
-        data String, {_NAMED}""",
-        "ReplacingMergeTree(version) ORDER BY (run, kind, rank, incarnation, key) "
+        data String, seq Int64, {_NAMED}""",
+        "ReplacingMergeTree(seq) ORDER BY (run, kind, rank, incarnation, key) "
         "SETTINGS index_granularity = 64",
     ),
     "host_samples": (

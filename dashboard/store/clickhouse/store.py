@@ -85,6 +85,8 @@ class ClickStore(StoreBase):
         self._commits = 0
         self._noted: dict[str, int] = {}
         """When the newest notes were written that this process has seen."""
+        self._overtaken = 0
+        """How often another process has gone further than this one."""
         self._catalog = Catalog(self._load_layout, self._odd, numbers=HashedNumbers())
         self._writer = Writer(self._database, self._catalog.run_of, raw_steps=raw_steps)
         try:
@@ -167,12 +169,17 @@ class ClickStore(StoreBase):
             self._catalog.load(lambda table: tables[table])
             foreign = {timeline for run in changed for timeline in self._catalog.timelines_of(run)}
             if foreign:
+                self._overtaken += 1
                 self._progress = {key: at for key, at in self._progress.items() if key not in foreign}
             for run, streams in changed.items():
-                if streams - {"metrics"}:
-                    self._shelf.forget(run)
-                    self._documents_seen[run] += 1
-                self._note_change(run)
+                self._show_anew(run, streams)
+
+    def _show_anew(self, run: str, streams: set[str]) -> None:
+        """Under the lock: what is in memory of these streams of a run is not all."""
+        if streams - {"metrics"}:
+            self._shelf.forget(run)
+            self._documents_seen[run] += 1
+        self._note_change(run)
 
     def _noted_runs(self, since: int) -> dict[str, int]:
         """Runs of which somebody has written or deleted a note, and when that was."""
@@ -219,9 +226,13 @@ class ClickStore(StoreBase):
 
     def _write(self, saved: SavedRows, taken: Sequence[Pending], joins: Sequence[Join]) -> None:
         with explained(self._address, "cannot write, and tries again"):
+            overtaken = self._overtaken
             moved = self._writer.write(saved, taken, joins)
         with self._lock:
-            self._progress = {**self._progress, **moved}
+            if overtaken == self._overtaken:
+                self._progress = {**self._progress, **moved}
+            else:
+                self._progress = {key: at for key, at in self._progress.items() if key not in moved}
         if self._commits % RETENTION_EVERY == 0:
             self._remove_old_rows()
         self._commits += 1
@@ -236,6 +247,14 @@ class ClickStore(StoreBase):
             _log.warning("The store at %s has not removed old rows: %s", self._address, error)
         with self._lock:
             self._progress = {}
+
+    def _committed(self, saved: SavedRows) -> None:
+        """What another process has taken further is no longer hidden by what was queued here."""
+        with self._lock:
+            for key, account in saved.streams:
+                state = self._catalog.streams.get(key)
+                if state is not None and state.durable[0] > account[0]:
+                    self._show_anew(key.run, {key.stream})
 
     def remove_run(self, run: str) -> None:
         """Delete a run, for all processes; see `Store.remove_run`."""

@@ -67,6 +67,20 @@ class _Place:
     """There may be rows of them already, and raw rows may have been removed."""
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 10**6 - _EPOCH_MS
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a pooled row stands on."""
+
+    frames: dict[tuple[int, int], int]
+    """Of each timeline in each bucket."""
+    milliseconds: int
+    """When that was asked for, before what is below was read: who reads later knows as much or more."""
+
+
 class Writer:
     """Writes commits. Keeps nothing that the database does not hold.
 
@@ -198,13 +212,17 @@ class Writer:
 
     def _save_events(self, pending: Sequence[Pending]) -> None:
         version = now_ns()
-        latest = {(event.run, event.id): (event, data) for item in pending for event, data in item.events}
+        latest = {
+            (event.run, event.id, *((item.writer, seq) if seq is not None else ("", version))): (event, data)
+            for item in pending
+            for (event, data), seq in zip(item.events, item.event_seqs, strict=True)
+        }
         self._database.run_rows(
             "events",
-            ("run", "id", "rank", "incarnation", "step", "severity", "data", "version"),
+            ("run", "id", "writer", "seq", "rank", "incarnation", "step", "severity", "data", "version"),
             [
-                (*key, event.rank, event.incarnation, event.step, event.severity, data, version)
-                for key, (event, data) in latest.items()
+                (*key, event.rank, event.incarnation, event.step, event.severity, data, version + number)
+                for number, (key, (event, data)) in enumerate(latest.items())
             ],
         )
         self._database.run_rows(
@@ -212,13 +230,17 @@ class Writer:
             ("run", "rank", "incarnation", "time", "data", "version"),
             [(*row, version) for item in pending for row in item.host_samples],
         )
-        documents = {found.identity: found.document for item in pending for found in item.documents}
+        documents = {
+            found.identity: (found.document, seq)
+            for item in pending
+            for found, seq in zip(item.documents, item.document_seqs, strict=True)
+        }
         self._database.run_rows(
             "documents",
-            ("run", "rank", "incarnation", "kind", "key", "step", "time", "data", "version"),
+            ("run", "rank", "incarnation", "kind", "key", "step", "time", "data", "seq", "version"),
             [
-                (*identity, NO_STEP if one.step is None else one.step, one.time, one.body, version)
-                for identity, one in documents.items()
+                (*identity, NO_STEP if one.step is None else one.step, one.time, one.body, seq, version)
+                for identity, (one, seq) in documents.items()
             ],
         )
 
@@ -234,13 +256,20 @@ class Writer:
             (
                 *(gap.run, gap.writer, gap.source, gap.first_seq, gap.end_seq, gap.reason),
                 *(NO_STEP if step is None else step for step in (gap.first_step, gap.last_step)),
+                gap.known(),
             )
             for gap in saved.gaps
         ]
         of_gaps = ("run", "writer", "source", "first_seq", "end_seq", "reason", "first_step", "last_step")
-        self._put("gaps", of_gaps, gaps, version)
-        of_starts = ("run", "rank", "incarnation", "start", "state")
-        self._put("incarnations", of_starts, saved.incarnations, version)
+        self._put("gaps", (*of_gaps, "known"), gaps, version)
+        of_starts = ("run", "rank", "incarnation", "start", "state", "part", "known")
+        # Of each part the row that knows most stays: a collector may know more of one, and less of the other.
+        starts = [
+            (*row, part, known)
+            for row, both in zip(saved.incarnations, saved.known, strict=True)
+            for part, known in zip(("frames", "words"), both, strict=True)
+        ]
+        self._put("incarnations", of_starts, starts, version)
 
     def _put(self, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]], version: int) -> None:
         self._database.run_rows(table, (*names, "version"), [(*row, version) for row in rows])
@@ -274,7 +303,7 @@ class Writer:
             progress[move.timeline] = Progress(
                 min(earlier.first_step, low), max(earlier.max_step, after - 1), at.raw_floor
             )
-        counted: dict[tuple[object, ...], dict[tuple[int, int], int]] = {}
+        counted: dict[tuple[object, ...], _Known] = {}
         # A level is made of the one below.
         for place in sorted(places, key=lambda place: place.level):
             for start in range(0, len(places[place]), MOST_TIMELINES):
@@ -293,27 +322,27 @@ class Writer:
         self._database.insert("progress", columns)
         return progress
 
-    def _known_frames(self, timelines: Sequence[int], place: _Place) -> dict[tuple[int, int], int]:
+    def _known_frames(self, timelines: Sequence[int], place: _Place) -> _Known:
         """Return how many frames each timeline has in each bucket; asked for before their rows."""
+        milliseconds = _now_ms()
         query = f"""SELECT timeline, intDiv(step, {place.level}) AS bucket, count() FROM
             (SELECT DISTINCT timeline, step, incarnation, seq FROM frames WHERE {among(timelines)}
             AND step >= {place.first} AND step < {place.end}) AS distinct_frames
             GROUP BY timeline, bucket"""
-        return {(timeline, bucket): count for timeline, bucket, count in self._database.rows(query)}
+        counts = {(timeline, bucket): count for timeline, bucket, count in self._database.rows(query)}
+        return _Known(counts, milliseconds)
 
-    def _versions(
-        self, known: dict[tuple[int, int], int], rows: Columns, level: int
-    ) -> npt.NDArray[np.int64]:
+    def _versions(self, known: _Known, rows: Columns, level: int) -> npt.NDArray[np.int64]:
         """Return the number of frames known in the bucket of each row; of two equal ones the later counts."""
         pairs = zip(rows["timeline"].tolist(), (rows["step"] // level).tolist(), strict=True)
-        counts = np.array([known.get(pair, 0) for pair in pairs], np.int64)
-        return (counts << 40) | (time.time_ns() // 10**6 - _EPOCH_MS)
+        counts = np.array([known.frames.get(pair, 0) for pair in pairs], np.int64)
+        return (counts << 40) | known.milliseconds
 
     def _close_scalars(
         self,
         timelines: Sequence[int],
         place: _Place,
-        known: dict[tuple[int, int], int],
+        known: _Known,
         *,
         is_old: bool,
     ) -> None:
@@ -375,6 +404,7 @@ class Writer:
                 self.retention.note(self._run_of(timeline), timeline, [(first, end)], REWRITTEN)
 
     def _put_by(self, timeline: int, place: _Place) -> None:
+        nothing = _Known({}, _now_ms())
         first, end = place.first, place.end
         if place.kind == SCALAR:
             there = self._rows.pooled_scalars([timeline], None, level=FACTOR, first=first, end=end)
@@ -385,11 +415,11 @@ class Writer:
             self._insert_pooled(_without_rows(left, there, left["version"] + 1), RESIDUE)
         else:
             rows = self._rows.tensor_rows(place.kind, [timeline], level=FACTOR, first=first, end=end)
-            written = self._insert_tensor_rows(place.kind, RESIDUE, rows, {})
+            written = self._insert_tensor_rows(place.kind, RESIDUE, rows, nothing)
             before = self._rows.tensor_rows(
                 place.kind, [timeline], level=RESIDUE, first=first, end=end, is_all=True
             )
-            self._empty_tensor_rows(place, before, written, {})
+            self._empty_tensor_rows(place, before, written, nothing)
 
     def _residue(self, timelines: Sequence[int], place: _Place) -> Columns:
         """Return what stands for raw rows that were removed."""
@@ -401,7 +431,7 @@ class Writer:
         self,
         timelines: Sequence[int],
         place: _Place,
-        known: dict[tuple[int, int], int],
+        known: _Known,
         *,
         is_old: bool,
     ) -> None:
@@ -416,7 +446,7 @@ class Writer:
             self._empty_tensor_rows(place, before, written, known)
 
     def _insert_tensor_rows(
-        self, kind: str, level: int, pooled: Sequence[SeriesRows], known: dict[tuple[int, int], int]
+        self, kind: str, level: int, pooled: Sequence[SeriesRows], known: _Known
     ) -> set[tuple[int, int]]:
         """Write pooled rows; return (series, step) of each."""
         if not pooled:
@@ -437,7 +467,7 @@ class Writer:
         place: _Place,
         before: Sequence[SeriesRows],
         written: Collection[tuple[int, int]],
-        known: dict[tuple[int, int], int],
+        known: _Known,
     ) -> None:
         """Series that only older starts have, of steps that are now a newer one's, have nothing there."""
         gone = [
