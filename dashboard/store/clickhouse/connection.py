@@ -210,6 +210,8 @@ class Connections:
                 if self._is_closed:
                     raise EOFError("the store is closed")
                 self._all.add(client)
+            # Its thread ends without a word; an open socket that is collected is a warning.
+            weakref.finalize(client, client.connection.disconnect).atexit = False
             setattr(self._mine, kind, client)
         return client
 
