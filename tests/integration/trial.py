@@ -371,7 +371,11 @@ def check_written(store: Store, run: str, raw: dict[Stream, dict[int, Any]]) -> 
     assert events.keys() <= stored.keys(), "events of the journal are not stored"
     for name, record in events.items():
         found = stored[name]
-        assert (found.message, found.step, found.kind) == (record["message"], record["step"], record["kind"])
+        shown, written = (
+            (found.message, found.step, found.kind),
+            tuple(map(record.get, ("message", "step", "kind"))),
+        )
+        assert shown == written, (run, name, shown, written)
 
 
 def check_positions(store: Store, run: str, ends: dict[Stream, int], *, may_lose: bool) -> int:

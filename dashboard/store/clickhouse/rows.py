@@ -300,9 +300,9 @@ class ClickRows:
         """See `Rows.events`."""
         chosen = "" if event_id is None else "AND id = %(id)s"
         query = f"""SELECT id, data FROM events FINAL WHERE run = %(run)s {chosen} AND {_PRESENT}
-            ORDER BY version"""
+            ORDER BY incarnation, version"""
         found = self._database.rows(query, {"run": run, "id": event_id})
-        # Several writers may have spoken of one event: the last word counts.
+        # Several writers may have spoken of one event: the newest start's last word counts.
         return list({text(number): data for number, data in found}.items())
 
     def run_of_event(self, event_id: str) -> str | None:
@@ -313,16 +313,17 @@ class ClickRows:
 
     def event_counts(self) -> list[tuple[str, str, int]]:
         """See `Rows.event_counts`."""
-        rows = _of_all_runs("events", "id, severity")
+        rows = _of_all_runs("events", "id, incarnation, severity")
         query = f"""SELECT run, newest, count() FROM
-            (SELECT run, argMax(severity, version) AS newest FROM {rows} GROUP BY run, id) AS events_once
+            (SELECT run, argMax(severity, (incarnation, version)) AS newest FROM {rows}
+            GROUP BY run, id) AS events_once
             GROUP BY run, newest"""
         return [(text(run), text(severity), count) for run, severity, count in self._database.rows(query)]
 
     def severities(self, run: str, event_id: str) -> list[str]:
         """See `Rows.severities`."""
         query = f"""SELECT severity FROM events FINAL WHERE run = %(run)s AND id = %(id)s
-            AND {_PRESENT} ORDER BY version DESC LIMIT 1"""
+            AND {_PRESENT} ORDER BY incarnation DESC, version DESC LIMIT 1"""
         return [text(row[0]) for row in self._database.rows(query, {"run": run, "id": event_id})]
 
     def documents(self, run: str, kind: str) -> list[tuple[Any, ...]]:

@@ -17,6 +17,7 @@ import pytest
 import shared_streams
 from clickhouse_server import ClickHouseServer, what_is_missing
 from forked_scripts import ForkedScript, ForkedScripts
+from msgspec.structs import replace
 from shared_streams import Helper, Streams, differences, everything
 from store_reference import RUN, SMALL, begin, make_event, make_frame, stream_key
 
@@ -415,3 +416,18 @@ def test_two_collectors_that_know_of_different_streams_know_of_both_together(
     assert (start.first_step, start.last_step) == (0, 39 if is_known else 19)
     ((rank,),) = [run.ranks for run in collectors.open().runs()]
     assert rank.state == "finished"
+
+
+def test_event_of_several_starts_is_the_newest_one_s_though_it_comes_first(collectors: Collectors) -> None:
+    """One collector still has an older start's records when the other has committed the newer one's."""
+    left, other = collectors.open(), collectors.open()
+    for store, incarnation, severity in ((left, 1000, "info"), (other, 2000, "critical")):
+        begin(store, incarnation=incarnation)
+        event = replace(make_event(7, severity=severity, message=f"{incarnation}"), incarnation=incarnation)
+        store.append(stream_key("events", incarnation=incarnation), 2, [encode(event)])
+    other.commit()
+    left.commit()
+    fresh = collectors.open()
+    assert [event.message for event in fresh.events(RUN)] == ["2000"]
+    (run,) = fresh.runs()
+    assert (run.event_counts["critical"], run.event_counts["info"]) == (1, 0)
