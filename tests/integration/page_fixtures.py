@@ -69,7 +69,7 @@ class Served:
         server = self._make(port=Served._port)
         with pytest.MonkeyPatch.context() as patch:
             # What fills a store goes on from where its last commit ends.
-            patch.setattr("dashboard.store.engines.COMMIT_EVERY_S", 0.0)
+            patch.setattr("dashboard.store.engines.COMMIT_SHARE", 1.0)
             server.start()
         Served._port = int(server.page.rsplit(":", 1)[1].strip("/"))
         return server

@@ -33,6 +33,8 @@ from .writer import NO_STEP, Writer
 
 RETENTION_EVERY: Final = 50
 """Commits between two looks at what is old; the first commit of a process has one."""
+MOST_WAIT_S: Final = 1.0
+"""Between two commits."""
 FOLLOW_S: Final = 0.25
 """How often other processes' positions are asked for."""
 _APART_S: Final = 5
@@ -53,7 +55,7 @@ class ClickStore(StoreBase):
         password: str | None = None,
         clock: Callable[[], float] = time.time,
         raw_steps: int = retention.RAW_STEPS,
-        commit_every_s: float = 0.0,
+        commit_share: float = 1.0,
     ) -> None:
         """Connect, and make what is missing there.
 
@@ -62,8 +64,8 @@ class ClickStore(StoreBase):
             password: Of the user; None: as the environment says.
             clock: UNIX seconds; decides when a rank is silent.
             raw_steps: Newest steps of a rank that are kept one by one.
-            commit_every_s: A commit so soon after the one before waits for more; each makes parts, which the
-                server has to merge.
+            commit_share: Share of the time that commits may take: the next one waits for so much more, a second
+                at most. Each makes parts, which the server has to merge.
 
         Raises:
             DashboardError: the server does not answer or refuses, or its tables are of a later release.
@@ -71,7 +73,7 @@ class ClickStore(StoreBase):
         super().__init__(clock, raw_steps=raw_steps)
         self._address = parse_address(url)
         self._database = Connections(self._address, read_password() if password is None else password)
-        self._commit_every_s, self._committed_at = commit_every_s, -math.inf
+        self._commit_share, self._commits_at = commit_share, -math.inf
         self._generation = 0
         self._mine = threading.local()
         self._progress: dict[int, Progress | None] = {}
@@ -218,11 +220,13 @@ class ClickStore(StoreBase):
 
     def commit(self) -> dict[StreamKey, int]:
         """Write everything queued; see `Store.commit`."""
-        now = time.monotonic()
-        if now - self._committed_at < self._commit_every_s and not self._closed:
+        started = time.monotonic()
+        if started < self._commits_at:
             return {}
-        self._committed_at = now
-        return super().commit()
+        moved = super().commit()
+        took_s = time.monotonic() - started
+        self._commits_at = started + min(took_s / self._commit_share, took_s + MOST_WAIT_S)
+        return moved
 
     def _write(self, saved: SavedRows, taken: Sequence[Pending], joins: Sequence[Join]) -> None:
         with explained(self._address, "cannot write, and tries again"):
@@ -243,10 +247,13 @@ class ClickStore(StoreBase):
             names = self._catalog.timeline_names()
         try:
             self._writer.retention.apply(names)
+            # Floors have risen, by other processes' doing, too.
+            fresh = ClickRows(self._database).progress(list(self._progress)) if self._progress else {}
         except FAILURES as error:
             _log.warning("The store at %s has not removed old rows: %s", self._address, error)
+            fresh = {}
         with self._lock:
-            self._progress = {}
+            self._progress = dict(fresh)
 
     def _committed(self, saved: SavedRows) -> None:
         """What another process has taken further is no longer hidden by what was queued here."""
@@ -297,7 +304,7 @@ class ClickStore(StoreBase):
         self._stop.set()
         self._thread.join()
         try:
-            self._committed_at = -math.inf
+            self._commits_at = -math.inf
             self.commit()
         finally:
             with self._commit_lock, self._lock:
