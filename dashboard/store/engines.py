@@ -11,8 +11,8 @@ from ..errors import DashboardError
 from .protocol import Store
 
 COMMIT_SHARE: Final = 0.25
-"""Of the time, for commits to ClickHouse: each makes parts that the server merges. A helper has its next records
-wait for a commit, so they may not be rare."""
+"""Of the time, for commits to ClickHouse: each makes parts that the server merges. But a helper's next
+records wait for the commit of those before."""
 
 
 class ServedStore(Store, Protocol):

@@ -64,8 +64,8 @@ class ClickStore(StoreBase):
             password: Of the user; None: as the environment says.
             clock: UNIX seconds; decides when a rank is silent.
             raw_steps: Newest steps of a rank that are kept one by one.
-            commit_share: Share of the time that commits may take: the next one waits for so much more, a second
-                at most. Each makes parts, which the server has to merge.
+            commit_share: Of the time, for commits; the next one waits so long, a second at most. Each makes
+                parts, which the server has to merge.
 
         Raises:
             DashboardError: the server does not answer or refuses, or its tables are of a later release.

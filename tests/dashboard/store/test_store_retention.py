@@ -16,6 +16,12 @@ from probe.wire import encode
 RAW = 320
 
 
+@pytest.fixture(params=["duckdb", pytest.param("clickhouse", marks=pytest.mark.faults)])
+def engine(request):
+    """On ClickHouse it takes a minute; `test_clickhouse_retention.py` has the same rules in less."""
+    return request.param
+
+
 @pytest.fixture
 def store(tmp_path, engine, open_store, monkeypatch):
     if engine == "duckdb":
