@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from .catalog import SCALAR
 from .owners import supersede_older
-from .pyramid import FACTOR, LEVELS, closing, pool_rows
+from .pyramid import FACTOR, LEVELS, closing
 from .retention import RESIDUE, keep_rewritten, kinds_of
 from .tensors import (
     POOLED_TABLES,
@@ -30,6 +30,7 @@ from .tensors import (
     group_by_series,
     insert_columns,
     objects,
+    pool_series,
     read_progress,
     replace_columns,
     value_blobs,
@@ -176,23 +177,9 @@ def _close_tensors(database: duckdb.DuckDBPyConnection, timelines: Sequence[int]
         for row in fetch_rows(database, place.kind, timelines, level=level, first=place.first, end=place.end)
     ]
     database.execute(f"DELETE FROM {table} WHERE {among(timelines)} AND {_WHERE}", place.keys)
-    pooled = [_pool(row, place.level) for row in group_by_series(rows)]
+    pooled = [pool_series(row, place.level) for row in group_by_series(rows)]
     if pooled:
         insert_columns(database, table, _pooled_columns(place.level, pooled))
-
-
-def _pool(rows: SeriesRows, level: int) -> SeriesRows:
-    group, values, flags = pool_rows(rows.step // level, rows.values, rows.flags)
-    none = np.full(len(group), -1, np.int64)
-    return SeriesRows(
-        timeline=rows.timeline,
-        series=rows.series,
-        step=group * level,
-        incarnation=none,
-        seq=none,
-        values=values,
-        flags=flags,
-    )
 
 
 def _pooled_columns(level: int, pooled: Sequence[SeriesRows]) -> Columns:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from .catalog import LAYER, MODULE, PARAMETER
 from .odd_rows import OddRows
-from .pyramid import Flags, Floats, Steps
+from .pyramid import Flags, Floats, Steps, pool_rows
 
 Columns = dict[str, npt.NDArray[Any]]
 RAW_TABLES: Final = {LAYER: "layer_raw", PARAMETER: "parameter_raw", MODULE: "module_raw"}
@@ -194,6 +194,21 @@ def merge_rows(parts: Sequence[SeriesRows]) -> SeriesRows:
         incarnation=incarnation[chosen],
         seq=seq[chosen],
         values=np.concatenate([part.values for part in parts])[chosen],
+        flags=flags,
+    )
+
+
+def pool_series(rows: SeriesRows, level: int) -> SeriesRows:
+    """Return rows pooled to buckets of `level` steps, by maximum."""
+    group, values, flags = pool_rows(rows.step // level, rows.values, rows.flags)
+    none = np.full(len(group), -1, np.int64)
+    return SeriesRows(
+        timeline=rows.timeline,
+        series=rows.series,
+        step=group * level,
+        incarnation=none,
+        seq=none,
+        values=values,
         flags=flags,
     )
 

@@ -36,7 +36,10 @@ RETENTION_EVERY: Final = 50
 MOST_WAIT_S: Final = 1.0
 """Between two commits."""
 FOLLOW_S: Final = 0.25
-"""How often other processes' positions are asked for."""
+IDLE_S: Final = 1.0
+LIVELY_S: Final = 30.0
+"""How often other processes' positions are asked for: four times a second for so long after one has moved. At
+that pace the questions take 3 % of a core here and 6 % in the server."""
 _APART_S: Final = 5
 """Rows that the server took so many seconds before the newest known ones are asked for again: they may have
 been on their way."""
@@ -78,6 +81,7 @@ class ClickStore(StoreBase):
         self._mine = threading.local()
         self._progress: dict[int, Progress | None] = {}
         """How far timelines are that this process has written to last; replaced, never changed."""
+        self._others_moved_at = -math.inf
         self._seen_at = self._names_at = 0
         """Newest time, by the server's clock, of what was taken in: positions, and names."""
         self._following = threading.Lock()
@@ -120,7 +124,7 @@ class ClickStore(StoreBase):
 
     def _follow_on(self) -> None:
         is_lost, tries = False, 0
-        while not self._stop.wait(FOLLOW_S):
+        while not self._stop.wait(self._follow_wait_s()):
             if (tries := tries + 1) % _FLOORS_EVERY == 0:
                 self._progress = {}
             try:
@@ -130,6 +134,9 @@ class ClickStore(StoreBase):
                 if not is_lost and not self._stop.is_set():
                     _log.warning("The store at %s does not answer: %s", self._address, error)
                 is_lost = True
+
+    def _follow_wait_s(self) -> float:
+        return FOLLOW_S if time.monotonic() - self._others_moved_at < LIVELY_S else IDLE_S
 
     def _follow(self) -> None:
         """Take in what was written since the last time, by whomever."""
@@ -163,6 +170,7 @@ class ClickStore(StoreBase):
                 changed.setdefault(run, set()).add(stream)
         if not changed:
             return
+        self._others_moved_at = time.monotonic()
         # Whatever a position counts has its names there already.
         tables = {name: self._named_rows(name, self._names_at - _APART_S) for name in _NAMES}
         tables["streams"] = [row[:-1] for row in moved]

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ..catalog import SCALAR, SavedRows
 from ..edge import Pending, ScalarBlock, TensorBlock
-from ..pyramid import FACTOR, LEVELS, closing, join_ranges, pool_rows, uncovered
+from ..pyramid import FACTOR, LEVELS, closing, join_ranges, uncovered
 from ..retention import RESIDUE, kinds_of
 from ..tensors import (
     POOLED_TABLES,
@@ -30,6 +30,7 @@ from ..tensors import (
     flag_blobs,
     group_by_series,
     objects,
+    pool_series,
     value_blobs,
 )
 from ..whole_norms import Join, whole_norms
@@ -439,7 +440,7 @@ class Writer:
         rows = self._rows.tensor_rows(place.kind, timelines, level=below, first=first, end=end, is_old=is_old)
         if place.level == FACTOR and is_old:
             rows += self._rows.tensor_rows(place.kind, timelines, level=RESIDUE, first=first, end=end)
-        pooled = [_pool(row, place.level) for row in group_by_series(rows)]
+        pooled = [pool_series(row, place.level) for row in group_by_series(rows)]
         written = self._insert_tensor_rows(place.kind, place.level, pooled, known)
         if place.was_closed:
             before = self._rows.tensor_rows(place.kind, timelines, level=place.level, first=first, end=end)
@@ -561,17 +562,3 @@ def _without_rows(before: Columns, pooled: Columns, versions: npt.NDArray[np.int
         rows[name] = np.zeros(int(gone.sum()), np.int64)
     rows["version"] = versions[gone]
     return rows
-
-
-def _pool(rows: SeriesRows, level: int) -> SeriesRows:
-    group, values, flags = pool_rows(rows.step // level, rows.values, rows.flags)
-    none = np.full(len(group), -1, np.int64)
-    return SeriesRows(
-        timeline=rows.timeline,
-        series=rows.series,
-        step=group * level,
-        incarnation=none,
-        seq=none,
-        values=values,
-        flags=flags,
-    )
