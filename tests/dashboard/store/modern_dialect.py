@@ -69,6 +69,10 @@ class EmbeddedConnections(Connections):
             parts = zip(names, zip(*rows, strict=True), strict=True)
             self.insert(table, {name: np.array(column, object) for name, column in parts})
 
+    def tables(self) -> set[str]:
+        query = f"SELECT name FROM system.tables WHERE database = '{DATABASE}'"
+        return {name.decode() for (name,) in self.rows(query)}
+
     def create_database(self) -> None:
         self.run(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
         self.run(f"USE {DATABASE}")
