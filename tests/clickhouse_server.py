@@ -84,7 +84,7 @@ def what_is_missing() -> str | None:
 
 
 def free_port() -> int:
-    """A port that nobody listens at; whoever comes first can have it."""
+    """A port that nobody listens at; another program may take it meanwhile."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

@@ -191,7 +191,7 @@ class StoreBase(KeptThings, RankReads, TensorReads):
         return stream.next_seq if stream else 0
 
     def commit(self) -> dict[StreamKey, int]:
-        """Write everything queued in one transaction; return the durable next sequence numbers that moved.
+        """Write everything queued; return the durable next sequence numbers that moved.
 
         Raises:
             DashboardError: the engine refuses (a full disk, say); everything stays queued for the next try.

@@ -17,7 +17,7 @@ STARTS: Final = ("_prepare_trace", "_start_trace")
 
 
 class _Methods:
-    """Ours, while anyone wants to be told: one wrapper for all, whoever begins and ends first."""
+    """Ours, while anyone wants to be told: one wrapper for all, in whatever order they begin and end."""
 
     def __init__(self) -> None:
         self.watching: tuple[ProfilerStarts, ...] = ()

@@ -1,4 +1,4 @@
-"""Two `dashboard serve` on one ClickHouse behind a balancer: whoever is killed, nothing is lost or repeated.
+"""Two `dashboard serve` on one ClickHouse behind a balancer: any may be killed, nothing is lost or repeated.
 
 The collectors have no spool and no data of their own. What the trainings have noted, what the journals hold
 and what a fresh store reads at the end are the same.
@@ -283,7 +283,7 @@ def test_trainings_are_stored_once_through_many_kills(shared: SharedDatabase) ->
 
 
 def shows_more_than(shared: SharedDatabase, name: str, step: int) -> bool:
-    """Whether a collector's page has the run so far, whoever has taken it."""
+    """Whether a collector's page has the run so far, also what the other one has taken."""
     try:
         delivery = shared.page(name)._json("GET", "api/v1/runs/a/delivery")
     except DashboardError:

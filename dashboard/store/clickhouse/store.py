@@ -45,6 +45,8 @@ _APART_S: Final = 5
 been on their way."""
 _FLOORS_EVERY: Final = 10
 """Another process may have removed old rows: how far timelines are is asked for again so often."""
+_MOST_KNOWN: Final = 4096
+"""Timelines whose progress is asked for in one query; of more, views ask as they come to them."""
 _log = logging.getLogger(__name__)
 
 
@@ -125,10 +127,11 @@ class ClickStore(StoreBase):
     def _follow_on(self) -> None:
         is_lost, tries = False, 0
         while not self._stop.wait(self._follow_wait_s()):
-            if (tries := tries + 1) % _FLOORS_EVERY == 0:
-                self._progress = {}
             try:
                 self._follow()
+                if (tries := tries + 1) % _FLOORS_EVERY == 0:
+                    with self._commit_lock:
+                        self._refresh_progress()
                 is_lost = False
             except FAILURES as error:
                 if not is_lost and not self._stop.is_set():
@@ -139,7 +142,7 @@ class ClickStore(StoreBase):
         return FOLLOW_S if time.monotonic() - self._others_moved_at < LIVELY_S else IDLE_S
 
     def _follow(self) -> None:
-        """Take in what was written since the last time, by whomever."""
+        """Take in what any process has written since the last time."""
         seen_at, since = self._seen_at, self._seen_at - _APART_S
         for run, version in self._newly_gone(since):
             with self._commit_lock:
@@ -221,7 +224,7 @@ class ClickStore(StoreBase):
     # -- delivery
 
     def position(self, key: StreamKey) -> StreamPosition:
-        """Where this stream continues, whoever has taken it so far; zeros for one never seen."""
+        """Where this stream continues, after what any process has taken; zeros for one never seen."""
         with explained(self._address, "cannot be read"):
             self._follow()
         return super().position(key)
@@ -255,13 +258,18 @@ class ClickStore(StoreBase):
             names = self._catalog.timeline_names()
         try:
             self._writer.retention.apply(names)
-            # Floors have risen, by other processes' doing, too.
-            fresh = ClickRows(self._database).progress(list(self._progress)) if self._progress else {}
+            self._refresh_progress()
         except FAILURES as error:
             _log.warning("The store at %s has not removed old rows: %s", self._address, error)
-            fresh = {}
+            self._progress = {}
+
+    def _refresh_progress(self) -> None:
+        """Floors have risen, by other processes' doing, too. Under the lock of commits."""
+        overtaken, known = self._overtaken, list(self._progress)
+        is_asked = 0 < len(known) <= _MOST_KNOWN
+        fresh = ClickRows(self._database).progress(known) if is_asked else {}
         with self._lock:
-            self._progress = dict(fresh)
+            self._progress = dict(fresh) if overtaken == self._overtaken else {}
 
     def _committed(self, saved: SavedRows) -> None:
         """What another process has taken further is no longer hidden by what was queued here."""

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from ..buckets import Move
 from ..catalog import SCALAR, SavedRows
 from ..edge import Pending, ScalarBlock, TensorBlock
 from ..pyramid import FACTOR, LEVELS, closing, join_ranges, uncovered
@@ -45,15 +46,6 @@ _EPOCH_MS: Final = 1_577_836_800_000
 """2020, in ms: what is left fits into 40 bits until 2054."""
 NO_STEP: Final = -1
 """Stands for no step."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Move:
-    """Frames that were just written to a timeline."""
-
-    timeline: int
-    steps: npt.NDArray[np.int64]
-    is_scalar: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +157,7 @@ class Writer:
         columns["data"] = objects(zlib.compress(row.data, 1) for row in rows)
         self._database.insert("histograms", columns)
 
-    def _insert_frames(self, scalars: Sequence[ScalarBlock], tensors: Sequence[TensorBlock]) -> list[_Move]:
+    def _insert_frames(self, scalars: Sequence[ScalarBlock], tensors: Sequence[TensorBlock]) -> list[Move]:
         """Note which start has which step; after their rows."""
         found: list[tuple[int, int, npt.NDArray[np.int64]]] = []
         steps: dict[tuple[int, bool], list[npt.NDArray[np.int64]]] = defaultdict(list)
@@ -190,12 +182,12 @@ class Writer:
         columns["seq"] = np.concatenate([pairs[1] for _, _, pairs in distinct])
         self._database.insert("frames", columns)
         return [
-            _Move(timeline, np.concatenate(parts), is_scalar)
+            Move(timeline, np.concatenate(parts), is_scalar)
             for (timeline, is_scalar), parts in steps.items()
             if sum(map(len, parts))
         ]
 
-    def _join(self, joins: Sequence[Join]) -> Iterator[_Move]:
+    def _join(self, joins: Sequence[Join]) -> Iterator[Move]:
         """Write the whole norms of the steps of which all parts are there."""
         for join in joins:
             low, end = int(join.steps[0]), int(join.steps[-1]) + 1
@@ -207,7 +199,7 @@ class Writer:
                 names = ("series", "step", "incarnation", "seq", "time", "value")
                 self._database.insert("scalar_raw", columns | {name: norms[name] for name in names})
                 # What is put together comes without a frame: it may be later than the bucket's.
-                yield _Move(join.timeline, norms["step"], is_scalar=True)
+                yield Move(join.timeline, norms["step"], is_scalar=True)
 
     # -- names
 
@@ -285,7 +277,7 @@ class Writer:
 
     # -- pyramid
 
-    def _advance(self, moves: Sequence[_Move]) -> dict[int, Progress]:
+    def _advance(self, moves: Sequence[Move]) -> dict[int, Progress]:
         """Close the buckets that frames have come to the end of, write again those that they touch."""
         if not moves:
             return {}
@@ -495,7 +487,7 @@ def _distinct(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return pairs[:, np.r_[True, (pairs[:, 1:] != pairs[:, :-1]).any(axis=0)]]
 
 
-def _places(move: _Move, touched: npt.NDArray[np.int64], *, before: int, after: int) -> Iterator[_Place]:
+def _places(move: Move, touched: npt.NDArray[np.int64], *, before: int, after: int) -> Iterator[_Place]:
     """Yield what a move closes, or touches of what is closed."""
     for level in LEVELS[1:]:
         for first, end in closing(level, before=before, after=after, touched=touched):

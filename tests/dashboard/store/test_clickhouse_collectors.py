@@ -1,4 +1,4 @@
-"""Several collectors share one ClickHouse: whoever is killed in between, each record is there once.
+"""Several collectors share one ClickHouse: any of them may be killed, each record is there once.
 
 What a fresh store reads at the end is compared with a DuckDB that was given each record once, in order.
 """
