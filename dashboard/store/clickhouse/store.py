@@ -129,9 +129,13 @@ class ClickStore(StoreBase):
         while not self._stop.wait(self._follow_wait_s()):
             try:
                 self._follow()
-                if (tries := tries + 1) % _FLOORS_EVERY == 0:
-                    with self._commit_lock:
+                tries += 1
+                # Not while a commit waits for a server that hangs: who looks on would wait, too.
+                if tries % _FLOORS_EVERY == 0 and self._commit_lock.acquire(blocking=False):
+                    try:
                         self._refresh_progress()
+                    finally:
+                        self._commit_lock.release()
                 is_lost = False
             except FAILURES as error:
                 if not is_lost and not self._stop.is_set():
