@@ -18,9 +18,9 @@ from probe.errors import WireError
 from probe.wire import Document, Frame, Layout, Record, RunStart, StreamName, decode_record
 from probe.wire.columns import unpack_column, unpack_missing
 from probe.wire.documents import read_body
+from probe.wire.layer_values import Geometry, geometry_of, reduce_layers
 from probe.wire.start_facts import KIND, StartFacts
 
-from ..store.layers import Geometry, geometry_of, reduce_layers
 from .parting import WINDOW, Mask, Series, StepBlock, Values, is_compared
 
 

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from probe.wire import Event
+from probe.wire.layer_values import narrow
 
 from ..page.views.rank_statistics import (
     RANK_STATISTICS,
@@ -37,7 +38,6 @@ from ..page.views.rank_words import (
     remarks,
     straggler,
 )
-from ..store.layers import narrow
 from ..store.protocol import RankScalars, RunSummary, StepRange, Store
 from .answers import Answers
 from .tracks import Track

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..store.layers import narrow
+from probe.wire.layer_values import narrow
+
 from .codec import Array, DeltaEncoder, shift
 
 

@@ -17,10 +17,10 @@ import msgspec
 from probe.delivery.recorder.process_identity import is_gone
 from probe.errors import WireError
 from probe.wire import Layout, Record, RunStart, StreamKey, StreamName, decode_record, encode
+from probe.wire.layer_values import Geometry, geometry_of
 from probe.wire.records import RunId, WriterId
 
 from .edge import MAX_SEQ, GapRow
-from .layers import Geometry, geometry_of
 from .layout_cache import LayoutCache
 from .limits import MAX_SERIES, Held, RunLimits
 from .odd_rows import OddRows

@@ -12,12 +12,12 @@ import numpy as np
 
 from probe.errors import WireError
 from probe.wire import Frame, Histogram
+from probe.wire.layer_values import Geometry
 from probe.wire.magnitude_bins import BINS
 from probe.wire.module_frames import HISTOGRAMS, unpack_histogram, unpack_module_rows
 
 from .catalog import HISTOGRAM, Catalog
 from .edge import HistogramRow
-from .layers import Geometry
 
 
 def histogram_rows(

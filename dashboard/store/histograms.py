@@ -16,13 +16,13 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
+from probe.wire.layer_values import Geometry
 from probe.wire.magnitude_bins import BINS
 from probe.wire.module_frames import HISTOGRAMS
 
 from .catalog import HISTOGRAM, Catalog
 from .edge import HistogramRow
 from .heatmaps import same_model
-from .layers import Geometry
 from .protocol import HistogramColumns, MagnitudeHistogram, StepRange
 from .queries import Snapshot
 from .rows import HistogramKey

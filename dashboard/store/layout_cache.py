@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 
 from probe.errors import WireError
 from probe.wire import Layout, decode_record
+from probe.wire.layer_values import Geometry, geometry_of
 
-from .layers import Geometry, geometry_of
 from .limits import LAYOUT_CACHE_BYTES
 from .odd_rows import OddRows
 

@@ -14,16 +14,17 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from probe.wire.layer_values import MEASURED as MEASURED
+from probe.wire.layer_values import SAW_INF as SAW_INF
+from probe.wire.layer_values import SAW_NAN as SAW_NAN
+from probe.wire.layer_values import Flags as Flags
+from probe.wire.layer_values import Floats as Floats
+from probe.wire.layer_values import flags_of as flags_of
+
 FACTOR: Final = 16
 LEVELS: Final = (1, 16, 256, 4096, 65_536, 1_048_576)
 """Steps in one stored row; 1 is raw."""
 
-MEASURED: Final = 1
-SAW_NAN: Final = 2
-SAW_INF: Final = 4
-
-Floats = npt.NDArray[np.float32]
-Flags = npt.NDArray[np.uint8]
 Steps = npt.NDArray[np.int64]
 Ranges = list[tuple[int, int]]
 """Half-open step ranges."""
@@ -121,14 +122,6 @@ def closing(level: int, *, before: int, after: int, touched: Steps) -> Ranges:
     if before // level * level < closed:
         _extend(ranges, before // level * level, closed)
     return ranges
-
-
-def flags_of(values: npt.NDArray[np.floating]) -> Flags:
-    """Return MEASURED plus SAW_NAN / SAW_INF per value."""
-    flags: Flags = np.full(values.shape, MEASURED, np.uint8)
-    flags[np.isnan(values)] |= SAW_NAN
-    flags[np.isinf(values)] |= SAW_INF
-    return flags
 
 
 def pool_rows(group: Steps, values: Floats, flags: Flags | None) -> tuple[Steps, Floats, Flags | None]:

@@ -17,11 +17,11 @@ import numpy.typing as npt
 from probe.errors import WireError
 from probe.wire import Column, Frame
 from probe.wire.columns import unpack_column, unpack_missing
+from probe.wire.layer_values import REDUCTIONS, Geometry, narrow, reduce_calls, reduce_layers
 from probe.wire.module_frames import unpack_module_column, unpack_module_rows
 
 from .catalog import LAYER, MODULE, PARAMETER, Catalog
 from .edge import TensorBlock, TensorRows
-from .layers import REDUCTIONS, Geometry, narrow, reduce_calls, reduce_layers
 from .pyramid import Flags, Floats, flags_of
 
 WITHOUT_GRADIENT: Final = frozenset({"parameter_norm"})

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from store_engines import OpenStore
 from store_reference import RUN, SMALL, begin, make_frame, make_layout, stream_key
 
-from dashboard.store.layers import geometry_of, narrow, reduce_layers
 from dashboard.store.protocol import StepRange, Store
 from dashboard.store.pyramid import flags_of
 from probe.wire import encode
+from probe.wire.layer_values import geometry_of, narrow, reduce_layers
 
 NAN, INF = math.nan, math.inf
 

@@ -16,11 +16,11 @@ from store_engines import OpenStore
 from store_reference import RUN, Reference, begin, make_frame, make_layout, stream_key
 
 from dashboard.store.duck import DuckStore
-from dashboard.store.layers import reduce_calls
 from dashboard.store.protocol import Store
 from dashboard.store.schema import FILE_NAME
 from probe.wire import Frame, ModuleColumn, ModuleInfo, encode
 from probe.wire.columns import pack_column
+from probe.wire.layer_values import reduce_calls
 from probe.wire.module_frames import pack_histogram, pack_module_columns, pack_module_rows
 
 NAN, INF = math.nan, math.inf

@@ -1,7 +1,7 @@
 """Parameter statistics to layer statistics, and calls of a module to one value: L2 norm, maximum or sum.
 
-Pure functions of arrays, called while a batch is queued. A value that was not measured takes no part; NaN
-and Inf of a parameter show in its layer, those of a call in its module.
+Pure functions of arrays, for who stores a batch and for who pools one before it is sent. A value that was not
+measured takes no part; NaN and Inf of a parameter show in its layer, those of a call in its module.
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from probe.wire import Layout
+from .records import Layout
 
-from .pyramid import MEASURED, Flags, Floats
+Floats = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.uint8]
+MEASURED: Final = 1
+SAW_NAN: Final = 2
+SAW_INF: Final = 4
 
 Reduction = Literal["norm", "max", "sum"]
 REDUCTIONS: Final[dict[str, Reduction]] = {
@@ -86,6 +90,14 @@ def geometry_of(layout: Layout) -> Geometry:
         starts=starts.astype(np.intp),
         filled=filled.astype(np.intp),
     )
+
+
+def flags_of(values: npt.NDArray[np.floating]) -> Flags:
+    """Return MEASURED plus SAW_NAN / SAW_INF per value."""
+    flags: Flags = np.full(values.shape, MEASURED, np.uint8)
+    flags[np.isnan(values)] |= SAW_NAN
+    flags[np.isinf(values)] |= SAW_INF
+    return flags
 
 
 def narrow(values: npt.NDArray[np.float64]) -> Floats:
