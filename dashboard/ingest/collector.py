@@ -35,6 +35,7 @@ from probe.wire import (
     Refused,
     Skip,
     StreamKey,
+    Watch,
     decode_message,
     handshake_proof,
     sealed,
@@ -58,6 +59,8 @@ MAX_RUNS_OF_PEER: Final = 64
 _SILENT_S: Final = 60.0
 """A peer that says nothing for this long is forgotten; a helper speaks every second."""
 _POLL_MS: Final = 50
+_WATCH_S: Final = 0.5
+"""How often it is looked whether other ranks are watched."""
 
 _log = logging.getLogger(__name__)
 _MOST_TOLD: Final = 100
@@ -102,8 +105,12 @@ class _Peer:
     """Streams to acknowledge after the next commit."""
     takes_control: bool = False
     """Whether it understands requests to the trainers."""
+    takes_watch: bool = False
+    """Whether it understands which ranks are watched."""
     runs: set[str] = field(default_factory=set)
     """Runs whose streams it has named."""
+    watches: dict[str, frozenset[int]] = field(default_factory=dict)
+    """What it was told last of the ranks of a run."""
 
 
 class Collector:
@@ -115,6 +122,7 @@ class Collector:
         secret: what helpers must prove to know, and are given proof of.
         on_change: called on the collector's thread after new records were queued; must not raise.
         keys: CURVE keys, without which no other machine may reach it; None speaks without.
+        watched: returns the ranks of a run that helpers are to send in full.
 
     Attributes:
         desk: requests to the trainers, which are sent to the helpers of their run.
@@ -128,6 +136,7 @@ class Collector:
         secret: bytes,
         on_change: Callable[[], None],
         keys: ServerKeys | None = None,
+        watched: Callable[[str], frozenset[int]] = lambda run: frozenset(),
     ) -> None:
         self._store = store
         self._endpoint = endpoint
@@ -135,6 +144,8 @@ class Collector:
         self._on_change = on_change
         self._told: set[tuple[StreamKey, int, str]] = set()
         self._keys = keys
+        self._watched = watched
+        self._next_watch = 0.0
         self._curve: CurveGate | None = None
         self._throttle = Throttle()
         self.desk = ControlDesk()
@@ -220,6 +231,7 @@ class Collector:
                 if self._drain(router):
                     self._on_change()
                 self._send_requests(router)
+                self._send_watches(router)
                 self._commit_if_due(router)
             self._commit(router)
         finally:
@@ -267,6 +279,20 @@ class Collector:
             for identity in helpers:
                 self._send(router, identity, control)
             self.desk.note_sent(control.id, sum(identity in self._peers for identity in helpers))
+
+    def _send_watches(self, router: zmq.Socket[bytes]) -> None:
+        """Tell helpers which ranks of their run pages show, where that has changed."""
+        now = time.monotonic()
+        if now < self._next_watch:
+            return
+        self._next_watch = now + _WATCH_S
+        wanted: dict[str, frozenset[int]] = {}
+        for identity, peer in list(self._peers.items()):
+            for run in peer.runs if peer.proved and peer.takes_watch else ():
+                ranks = wanted[run] = wanted[run] if run in wanted else self._watched(run)
+                if ranks != peer.watches.get(run, frozenset()):
+                    peer.watches[run] = ranks
+                    self._send(router, identity, Watch(run=run, ranks=sorted(ranks)))
 
     def _drain(self, router: zmq.Socket[bytes]) -> bool:
         """Take what has arrived; whether the store was given something."""
@@ -381,11 +407,15 @@ class Collector:
         nonce = os.urandom(32)
         self._make_room()
         self._peers[identity] = _Peer(
-            nonce, hello.nonce, heard=time.monotonic(), takes_control=hello.takes_control
+            nonce,
+            hello.nonce,
+            heard=time.monotonic(),
+            takes_control=hello.takes_control,
+            takes_watch=hello.takes_watch,
         )
         self._peers.move_to_end(identity)
         proof = handshake_proof(self._secret, "collector", nonce, hello.nonce)
-        self._send(router, identity, Challenge(version=VERSION, nonce=nonce, proof=proof))
+        self._send(router, identity, Challenge(version=VERSION, nonce=nonce, proof=proof, takes_detail=True))
 
     def _check(
         self, router: zmq.Socket[bytes], identity: bytes, peer: _Peer, message: Proof, address: str

@@ -11,18 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from probe.delivery.helper.detail import detail_of
 from probe.delivery.helper.helper import lock_owner, lock_path
+from probe.delivery.helper.resolution import pool_above
 from probe.delivery.journal.journal_reader import (
     Chunk,
     Skipped,
     StreamFollower,
     list_runs,
     list_writers,
+    read_run_json,
     run_problem,
     unreadable_runs,
 )
 from probe.delivery.journal.rank_journals import generations
-from probe.wire import BATCH_BYTES, StreamKey, StreamName
+from probe.wire import BATCH_BYTES, SentStream, StreamKey, StreamName
 
 from ..store.protocol import Store
 
@@ -55,6 +58,23 @@ class IngestReport:
     """One sentence per hole, damaged place or odd file met in any pass so far; the first 100."""
     odd_files: tuple[str, ...] = ()
     """Those of the sentences that are of files that were passed over: no record is missing by them alone."""
+
+
+class _RestOfDetail(StreamFollower):
+    """The statistics of frames that a helper has sent without them, and that it cannot send any more."""
+
+    def __init__(self, folder: Path, *, from_seq: int, end_seq: int) -> None:
+        super().__init__(folder, "metrics", from_seq=from_seq, to_end=True)
+        self._end_seq = end_seq
+
+    def poll(self, max_bytes: int = BATCH_BYTES) -> Chunk | Skipped | None:
+        """See `StreamFollower.poll`."""
+        found = super().poll(max_bytes) if self.next_seq < self._end_seq else None
+        if not isinstance(found, Chunk):
+            return found
+        records = found.records[: self._end_seq - found.first_seq]
+        self.next_seq = found.first_seq + len(records)
+        return Chunk(found.first_seq, [detail_of(data) for data in records])
 
 
 class SpoolIngest:
@@ -168,6 +188,7 @@ class SpoolIngest:
         for together in of_ranks:
             for writer in together:
                 self._read(folder.name, writer, "events")
+                self._read(folder.name, writer, "detail")
             reading = {writer: self._pieces(folder.name, writer, "metrics") for writer in together}
             while reading:
                 ended = [writer for writer, pieces in reading.items() if next(pieces, None) is None]
@@ -177,17 +198,16 @@ class SpoolIngest:
             for stream in _STREAMS:
                 self._read(folder.name, writer, stream)
 
-    def _read(self, run: str, folder: Path, stream: StreamName) -> None:
+    def _read(self, run: str, folder: Path, stream: SentStream) -> None:
         for _ in self._pieces(run, folder, stream):
             pass
 
-    def _pieces(self, run: str, folder: Path, stream: StreamName) -> Iterator[int]:
+    def _pieces(self, run: str, folder: Path, stream: SentStream) -> Iterator[int]:
         """Read a stream to its end; yields after each piece."""
         key = StreamKey(run=run, writer=folder.name, stream=stream)
         follower = self._followers.get(key)
         if follower is None:
-            start = self._store.position(key).next_seq
-            follower = self._followers[key] = StreamFollower(folder, key.stream, from_seq=start, to_end=True)
+            follower = self._followers[key] = self._begin(key, folder)
         stalled = False
         while (found := self._poll(key, follower)) is not None:
             if isinstance(found, Skipped) and found.first_seq == found.end_seq:
@@ -207,6 +227,17 @@ class SpoolIngest:
                 return
             stalled = expected <= found.first_seq
             yield follower.next_seq
+
+    def _begin(self, key: StreamKey, folder: Path) -> StreamFollower:
+        """Follow a stream from where the store is; detail up to where a helper has sent the metrics."""
+        start = self._store.position(key).next_seq
+        if key.stream != "detail":
+            return StreamFollower(folder, key.stream, from_seq=start, to_end=True)
+        metrics = StreamKey(run=key.run, writer=key.writer, stream="metrics")
+        described = read_run_json(folder.parent)
+        is_apart = start > 0 or (described is not None and described.world_size > pool_above())
+        end = self._store.position(metrics).next_seq if is_apart else 0
+        return _RestOfDetail(folder, from_seq=start, end_seq=end)
 
     def _poll(self, key: StreamKey, follower: StreamFollower) -> Chunk | Skipped | None:
         """Read the next piece; None too where a file cannot be read, which is told and stays one stream's."""

@@ -66,7 +66,12 @@ class Hub:
     """All connected pages. `notify` is thread-safe, `serve` runs once per connection on the event loop."""
 
     def __init__(
-        self, store: Store, *, notices: Callable[[], list[str]] = list, storage: Callable[[], str] = str
+        self,
+        store: Store,
+        *,
+        notices: Callable[[], list[str]] = list,
+        storage: Callable[[], str] = str,
+        on_look: Callable[[str, int], None] = lambda run, rank: None,
     ) -> None:
         """Make a hub without clients.
 
@@ -74,8 +79,9 @@ class Hub:
             store: What pages look at.
             notices: What they must be told besides, asked for with every new status on a reader thread.
             storage: How much room all runs take, one line; asked for likewise.
+            on_look: Called with the run and the rank of each new picture, on a reader thread.
         """
-        self._pictures = Pictures(store, notices=notices, storage=storage)
+        self._pictures = Pictures(store, notices=notices, storage=storage, on_look=on_look)
         self._clients: set[_Client] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="nanscope-live")

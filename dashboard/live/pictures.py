@@ -120,7 +120,12 @@ class Pictures:
     """All that open pages look at. Thread-safe."""
 
     def __init__(
-        self, store: Store, *, notices: Callable[[], list[str]] = list, storage: Callable[[], str] = str
+        self,
+        store: Store,
+        *,
+        notices: Callable[[], list[str]] = list,
+        storage: Callable[[], str] = str,
+        on_look: Callable[[str, int], None] = lambda run, rank: None,
     ) -> None:
         """Start without pictures.
 
@@ -128,9 +133,10 @@ class Pictures:
             store: What is read.
             notices: What pages must be told besides.
             storage: How much room all runs take, one line.
+            on_look: Called with the run and the rank of each new picture.
         """
         self._store = store
-        self._notices, self._storage = notices, storage
+        self._notices, self._storage, self._on_look = notices, storage, on_look
         self._statuses: Answers[tuple[str | None, str | None, int], StatusPart] = Answers(
             size_bytes=lambda answer: 0, max_age_s=MAX_STATUS_AGE_S
         )
@@ -192,6 +198,7 @@ class Pictures:
             part, run, rank = self._status(chosen, read_at=read_at), chosen.run, chosen.rank
             if run is None or rank is None:
                 return Picture(status=part)
+            self._on_look(run.run, rank.rank)
             starts = self._store.starts(run.run, rank.rank)
             breaks = line_breaks(starts, self._store.events(run.run, rank.rank), rank.rank)
             steps = step_range(question.first, question.end, question.window, rank, starts)

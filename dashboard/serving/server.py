@@ -27,6 +27,7 @@ from probe.settings.places import (
 )
 
 from ..errors import DashboardError
+from ..ingest.watched_ranks import WatchedRanks
 from . import listening
 from .allocator import give_memory_back
 from .credentials import load_credentials
@@ -102,6 +103,7 @@ class Server:
         self.elsewhere = ""
         """Says that trainings find another server than this one, and how to reach each; else empty."""
         self._store: ServedStore | None = None
+        self._watched = WatchedRanks()
         self._hub: Hub | None = None
         self._collector: Collector | None = None
         self._families: FamilyReader | None = None
@@ -187,7 +189,12 @@ class Server:
 
         self._store = open_store(self._data, self._store_url, environment=self._environment)
         self._undo.callback(self._store.close)
-        self._hub = Hub(self._store, notices=self.notices, storage=lambda: self._storage)
+        self._hub = Hub(
+            self._store,
+            notices=self.notices,
+            storage=lambda: self._storage,
+            on_look=self._watched.note,
+        )
         self._undo.callback(self._hub.close)
 
     def _start_outlets(self) -> None:
@@ -219,7 +226,12 @@ class Server:
         keys = None if self._keys_path is None else read_server_keys(self._keys_path)
         secret = bytes.fromhex(self._credentials.secret)
         self._collector = Collector(
-            self.store, endpoint=self._ingest, secret=secret, on_change=self.notify, keys=keys
+            self.store,
+            endpoint=self._ingest,
+            secret=secret,
+            on_change=self.notify,
+            keys=keys,
+            watched=self._watched.of,
         )
         self._undo.callback(self._collector.stop)
         self._ingest = self._collector.start()

@@ -83,8 +83,8 @@ class GapRow:
     run: str
     writer: str
     source: str
-    """`skip` (counted in the stream's account), `journal` (announced by a Gap record), or `layout`: steps
-    that are stored without their tensors, for what names their rows is missing."""
+    """`skip` (counted in the stream's account), `journal` (announced by a Gap record), or `layout` and
+    `detail`: steps that are stored without their tensors, for what names their rows, or they, are missing."""
     first_seq: int
     end_seq: int
     """Of `layout`: `first_seq` and the number of such steps."""

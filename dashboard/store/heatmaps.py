@@ -16,7 +16,7 @@ from probe.wire.module_frames import MODULE_COLUMNS
 
 from .catalog import LAYER, MODULE, PARAMETER, Catalog
 from .protocol import Heatmap, StepRange
-from .pyramid import MEASURED, Grid, choose_grid
+from .pyramid import FACTOR, MEASURED, POOLED, Grid, choose_grid
 from .queries import Extent, Index, Picture, Snapshot, blank_picture, combine, read_picture, tensor_extent
 
 ZERO_WHEN_ABSENT: Final = {
@@ -132,9 +132,16 @@ def read_heatmap(snapshot: Snapshot, plan: HeatmapPlan, *, steps: StepRange, max
         return _heatmap(plan, blank_picture(nothing, len(plan.rows)), nothing)
     first, last = min(span[0] for span in spans), max(span[1] for span in spans)
     finest = max(extent.finest_level(first, last) for extent in extents.values())
-    grid = choose_grid(first, last, max_columns=max_columns, finest=finest)
-    layers = [_read(snapshot, source, plan, grid, extents[source.timeline]) for source in plan.sources]
-    return _heatmap(*_measured_modules(plan, combine(layers, grid)), grid)
+    while True:
+        grid = choose_grid(first, last, max_columns=max_columns, finest=finest)
+        layers = [_read(snapshot, source, plan, grid, extents[source.timeline]) for source in plan.sources]
+        picture = combine(layers, grid)
+        if grid.width >= FACTOR or not (picture.flags & POOLED).any():
+            break
+        # Some of it came pooled: a value of a whole bucket is not shown as that of fewer steps.
+        finest = FACTOR
+    shown = Picture(picture.values, picture.flags & ~np.uint8(POOLED))
+    return _heatmap(*_measured_modules(plan, shown), grid)
 
 
 def _measured_modules(plan: HeatmapPlan, picture: Picture) -> tuple[HeatmapPlan, Picture]:

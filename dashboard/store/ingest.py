@@ -35,6 +35,7 @@ from .edge import MAX_SEQ, GapRow, Pending, ScalarBlock
 from .histogram_blocks import histogram_rows
 from .limits import ItemLimits
 from .protocol import StoredDocument
+from .pyramid import FACTOR
 from .rank_events import RankEvents
 from .tensor_blocks import has_tensors, tensor_block
 
@@ -223,18 +224,21 @@ class Intake:
         _check_scalars(frame)
         if timeline is not None:
             _check_tensors(frame, len(self._catalog.layout(timeline)[1].parameters))
-        is_new = seq >= entry.state.taken
-        if is_new:
-            entry.state.taken = seq + 1
-            _note_step(entry.state, frame)
-        self._catalog.close_gap(self._key.run, self._key.writer, frame.step)
+        is_detail = self._key.stream == "detail"
+        is_new = is_detail or seq >= entry.state.taken
+        if not is_detail:
+            if is_new:
+                entry.state.taken = seq + 1
+                _note_step(entry.state, frame)
+            self._catalog.close_gap(self._key.run, self._key.writer, frame.step)
         if timeline is None:
             self._unnamed.append((seq, frame))
             if is_new and (has_tensors(frame) or frame.histograms):
                 self._bare.append((seq, frame.step))
             return
         self._frames[timeline].append((seq, frame))
-        self._ranks.take_frame(self._catalog, entry, frame)
+        if not is_detail:
+            self._ranks.take_frame(self._catalog, entry, frame)
 
     def _finish_frames(self) -> None:
         if not self._frames and not self._unnamed:
@@ -265,6 +269,8 @@ def _check_tensors(frame: Frame, parameters: int) -> None:
     for column in frame.columns:
         if len(column.data) != parameters * (4 if column.dtype == "f4" else 8):
             raise RefusedError(f"column {column.name!r} does not have {parameters} values")
+    if frame.pooled not in (0, FACTOR):
+        raise RefusedError(f"pooled by {frame.pooled} steps; the store pools by {FACTOR}")
     if frame.missing and len(frame.missing) * 8 < parameters:
         raise RefusedError("the mask of missing gradients is too short")
 

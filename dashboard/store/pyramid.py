@@ -22,6 +22,8 @@ from probe.wire.layer_values import Floats as Floats
 from probe.wire.layer_values import flags_of as flags_of
 
 FACTOR: Final = 16
+POOLED: Final = 8
+"""Flag of a raw row's values that came pooled: each is the largest of its bucket of `FACTOR` steps."""
 LEVELS: Final = (1, 16, 256, 4096, 65_536, 1_048_576)
 """Steps in one stored row; 1 is raw."""
 

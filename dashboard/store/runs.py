@@ -136,20 +136,22 @@ def list_starts(catalog: Catalog, run: str, rank: int) -> list[RankStart]:
 
 
 def note_skip(catalog: Catalog, key: StreamKey, *, first_seq: int, end_seq: int, reason: str) -> None:
-    """Remember a hole of a trainer's metrics stream, with the step before it."""
+    """Remember a hole of a trainer's metrics, or of their detail, with the step before it."""
     writer = writer_of(key)
-    if key.stream != "metrics" or writer is None:
+    if key.stream not in ("metrics", "detail") or writer is None:
         return
     entry = catalog.incarnations.get((key.run, *writer))
+    reached = entry.state.last_step if entry else None
     row = GapRow(
         run=key.run,
         writer=key.writer,
-        source="skip",
+        source="skip" if key.stream == "metrics" else "detail",
         first_seq=first_seq,
         end_seq=end_seq,
         reason=reason,
-        first_step=entry.state.last_step if entry else None,
-        last_step=None,
+        # Detail comes later than the metrics: where its hole begins is not known.
+        first_step=reached if key.stream == "metrics" else None,
+        last_step=None if key.stream == "metrics" else reached,
     )
     catalog.add_gap(row)
 
@@ -167,7 +169,9 @@ def list_gaps(catalog: Catalog, run: str, *, rank: int | None) -> list[GapRange]
             stream = catalog.streams.get(key)
             first = max(first, stream.next_seq if stream else 0)
         if row.source == "layout":
-            result.append(_unnamed_steps(row, writer[0]))
+            result.append(_partial(row, writer[0], _UNNAMED))
+        elif row.source == "detail":
+            result.append(_partial(row, writer[0], f"without detail ({row.reason}). {_IS_THERE}"))
         elif first < row.end_seq:
             reason = _announced(catalog, row) or row.reason
             result.append(
@@ -182,7 +186,11 @@ def list_gaps(catalog: Catalog, run: str, *, rank: int | None) -> list[GapRange]
     return sorted(result, key=lambda gap: (gap.rank, gap.first_step or 0))
 
 
-def _unnamed_steps(row: GapRow, rank: int) -> GapRange:
+_IS_THERE: Final = "Loss, norms and times are there, what was measured of each parameter is not"
+_UNNAMED: Final = f"without the names of their parameters: the record that names them is missing. {_IS_THERE}"
+
+
+def _partial(row: GapRow, rank: int, what: str) -> GapRange:
     count = row.end_seq - row.first_seq
     steps = "1 step" if count == 1 else f"{count:,} steps"
     return GapRange(
@@ -190,8 +198,7 @@ def _unnamed_steps(row: GapRow, rank: int) -> GapRange:
         first_step=row.first_step,
         last_step=row.last_step,
         count=count,
-        reason=f"{steps} without the names of their parameters: the record that names them is missing. Loss, "
-        "norms and times are there, what was measured of each parameter is not",
+        reason=f"{steps} {what}",
         is_partial=True,
     )
 

@@ -2,30 +2,34 @@
 
 Called by `ingest` under the store's lock. Gradient statistics stand in a frame's `columns`; what is measured
 at some steps only, in its `parameter_columns` and `module_columns`, each with gaps of its own. Histograms
-travel in the frame too: see `histogram_blocks`.
+travel in the frame too: see `histogram_blocks`. Pooled frames have `layer_columns` in place of both.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from probe.errors import WireError
-from probe.wire import Column, Frame
+from probe.wire import Column, Frame, ModuleColumn
 from probe.wire.columns import unpack_column, unpack_missing
-from probe.wire.layer_values import REDUCTIONS, Geometry, narrow, reduce_calls, reduce_layers
+from probe.wire.layer_values import (
+    REDUCTIONS,
+    WITHOUT_GRADIENT,
+    Geometry,
+    narrow,
+    reduce_calls,
+    reduce_layers,
+)
 from probe.wire.module_frames import unpack_module_column, unpack_module_rows
 
 from .catalog import LAYER, MODULE, PARAMETER, Catalog
 from .edge import TensorBlock, TensorRows
-from .pyramid import Flags, Floats, flags_of
-
-WITHOUT_GRADIENT: Final = frozenset({"parameter_norm"})
-"""Statistics that exist for a parameter that has no gradient."""
+from .pyramid import MEASURED, POOLED, Flags, Floats, flags_of
 
 Frames = Sequence[tuple[int, Frame]]
 """(sequence number, frame), in order of arrival."""
@@ -39,7 +43,7 @@ Statistic = tuple[str, Floats, Flags | None]
 
 def has_tensors(frame: Frame) -> bool:
     """Whether a frame holds anything besides scalars and histograms."""
-    return bool(frame.columns or frame.parameter_columns or frame.module_columns)
+    return bool(frame.columns or frame.parameter_columns or frame.module_columns or frame.layer_columns)
 
 
 def tensor_block(catalog: Catalog, timeline: int, incarnation: int, frames: Frames) -> TensorBlock:
@@ -51,6 +55,7 @@ def tensor_block(catalog: Catalog, timeline: int, incarnation: int, frames: Fram
     geometry = catalog.layout(timeline)[1]
     steps = np.array([frame.step for _, frame in frames], dtype=np.int64)
     seqs = np.array([seq for seq, _ in frames], dtype=np.int64)
+    pooled = np.array([frame.pooled > 0 for _, frame in frames], dtype=np.bool_)
     rows = [
         TensorRows(
             series=series,
@@ -58,11 +63,12 @@ def tensor_block(catalog: Catalog, timeline: int, incarnation: int, frames: Fram
             step=steps[chosen],
             seq=seqs[chosen],
             values=values,
-            flags=flags,
+            flags=_marked(flags, pooled[chosen], values),
         )
         for name, chosen, (kind, values, flags) in (
             *_gradients(frames, geometry),
             *_sampled(frames, geometry),
+            *_layers(frames, geometry),
             *_modules(frames, geometry),
         )
         if (series := catalog.add_series(timeline, kind, name)) is not None
@@ -91,19 +97,46 @@ def _gradients(frames: Frames, geometry: Geometry) -> Found:
 
 def _sampled(frames: Frames, geometry: Geometry) -> Found:
     """Yield the statistics of `parameter_columns`; of one that `columns` has as well, nothing."""
+    columns = (frame.parameter_columns for _, frame in frames)
+    for name, chosen, wide, gaps in _stacked(frames, columns, len(geometry.parameters)):
+        for statistic in _of_parameters(name, wide, gaps, geometry):
+            yield name, chosen, statistic
+
+
+def _marked(flags: Flags | None, pooled: npt.NDArray[np.bool_], values: Floats) -> Flags | None:
+    """Mark what is the largest of its bucket, and the value of no step."""
+    if not pooled.any():
+        return flags
+    marked = np.full(values.shape, MEASURED, np.uint8) if flags is None else flags
+    return np.where(pooled[:, None] & (marked > 0), marked | POOLED, marked).astype(np.uint8)
+
+
+def _layers(frames: Frames, geometry: Geometry) -> Found:
+    """Yield the statistics of layers that came without those of their parameters."""
+    columns = (frame.layer_columns for _, frame in frames)
+    for name, chosen, wide, gaps in _stacked(frames, columns, len(geometry.layers)):
+        flags = _flags(wide, gaps)
+        yield name, chosen, (LAYER, _narrowed(wide, flags), flags)
+
+
+def _stacked(
+    frames: Frames, columns: Iterable[Sequence[ModuleColumn]], width: int
+) -> Iterable[tuple[str, npt.NDArray[np.intp], Values, Gaps]]:
+    """Yield name, indices of the frames, (frames, width) values and gaps of columns that fit.
+
+    Args:
+        columns: of each frame; one that its own `columns` have as well is left out.
+    """
     by_name: dict[str, dict[int, Row]] = defaultdict(dict)
-    for index, (_, frame) in enumerate(frames):
+    for index, ((_, frame), own) in enumerate(zip(frames, columns, strict=True)):
         known = {column.name for column in frame.columns}
-        for column in frame.parameter_columns:
+        for column in own:
             if column.name not in known:
-                try:
-                    by_name[column.name][index] = unpack_module_column(column, len(geometry.parameters))
-                except WireError:
-                    continue
+                with contextlib.suppress(WireError):
+                    by_name[column.name][index] = unpack_module_column(column, width)
     for name, found in by_name.items():
         wide, gaps = (np.stack(part) for part in zip(*found.values(), strict=True))
-        for statistic in _of_parameters(name, wide, gaps, geometry):
-            yield name, np.array(list(found), dtype=np.intp), statistic
+        yield name, np.array(list(found), dtype=np.intp), wide, gaps
 
 
 def _modules(frames: Frames, geometry: Geometry) -> Found:

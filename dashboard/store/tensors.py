@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from .catalog import LAYER, MODULE, PARAMETER
 from .odd_rows import OddRows
-from .pyramid import Flags, Floats, Steps, pool_rows
+from .pyramid import POOLED, Flags, Floats, Steps, pool_rows
 
 Columns = dict[str, npt.NDArray[Any]]
 RAW_TABLES: Final = {LAYER: "layer_raw", PARAMETER: "parameter_raw", MODULE: "module_raw"}
@@ -200,7 +200,8 @@ def merge_rows(parts: Sequence[SeriesRows]) -> SeriesRows:
 
 def pool_series(rows: SeriesRows, level: int) -> SeriesRows:
     """Return rows pooled to buckets of `level` steps, by maximum."""
-    group, values, flags = pool_rows(rows.step // level, rows.values, rows.flags)
+    own = None if rows.flags is None else rows.flags & ~np.uint8(POOLED)
+    group, values, flags = pool_rows(rows.step // level, rows.values, own)
     none = np.full(len(group), -1, np.int64)
     return SeriesRows(
         timeline=rows.timeline,

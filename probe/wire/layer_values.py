@@ -35,6 +35,9 @@ REDUCTIONS: Final[dict[str, Reduction]] = {
 }
 """Statistics that have a value per layer; the others only have one per parameter."""
 
+WITHOUT_GRADIENT: Final = frozenset({"parameter_norm"})
+"""Statistics that exist for a parameter that has no gradient."""
+
 _SUMMED: Final = frozenset(
     """calls activation_nan_count activation_inf_count activation_gradient_nan_count
     activation_gradient_inf_count forward_time_s forward_self_time_s backward_time_s backward_self_time_s

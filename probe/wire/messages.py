@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 
 from ..errors import WireError
-from .records import Count, RequestId, RunId, StreamName, Text, WireStruct, WriterId
+from .records import Count, RequestId, RunId, SentStream, Text, WireStruct, WriterId
 
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """Both ends set ZMQ_MAXMSGSIZE to this: a larger frame disconnects its sender."""
@@ -29,7 +29,7 @@ class StreamKey(WireStruct, array_like=True, frozen=True, kw_only=True):
     run: RunId
     writer: WriterId
     """The spool's folder name: ``<rank>-<incarnation>`` or ``host-<name>``."""
-    stream: StreamName
+    stream: SentStream
 
 
 class Hello(WireStruct, tag="hello", tag_field="m", frozen=True, kw_only=True):
@@ -39,6 +39,8 @@ class Hello(WireStruct, tag="hello", tag_field="m", frozen=True, kw_only=True):
     nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
     takes_control: bool = False
     """Whether the helper understands `Control`; an older one would take it for garbage."""
+    takes_watch: bool = False
+    """The same of `Watch`."""
 
 
 class Challenge(WireStruct, tag="challenge", tag_field="m", frozen=True, kw_only=True):
@@ -47,6 +49,8 @@ class Challenge(WireStruct, tag="challenge", tag_field="m", frozen=True, kw_only
     version: int
     nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
     proof: bytes
+    takes_detail: bool = False
+    """Whether the collector understands the stream `detail`; an older one is sent all in `metrics`."""
 
 
 class Proof(WireStruct, tag="proof", tag_field="m", frozen=True, kw_only=True):
@@ -103,6 +107,14 @@ class Control(WireStruct, tag="control", tag_field="m", frozen=True, kw_only=Tru
     check: Check = None
 
 
+class Watch(WireStruct, tag="watch", tag_field="m", frozen=True, kw_only=True):
+    """Collector -> helper: send these ranks in full, whatever is pooled otherwise; until the next one."""
+
+    run: RunId
+    ranks: Annotated[list[Count], msgspec.Meta(max_length=4096)]
+    check: Check = None
+
+
 class Answered(WireStruct, tag="answered", tag_field="m", frozen=True, kw_only=True):
     """Helper -> collector: what this host's trainers have answered to a `Control`."""
 
@@ -118,7 +130,9 @@ class Refused(WireStruct, tag="refused", tag_field="m", frozen=True, kw_only=Tru
     reason: Text
 
 
-Message: TypeAlias = Hello | Challenge | Proof | Position | Batch | Skip | Ack | Control | Answered | Refused
+Message: TypeAlias = (
+    Hello | Challenge | Proof | Position | Batch | Skip | Ack | Control | Watch | Answered | Refused
+)
 
 
 def handshake_proof(secret: bytes, side: Literal["collector", "helper"], *nonces: bytes) -> bytes:

@@ -18,6 +18,9 @@ BATCH_BYTES: Final = 256 * 1024
 """Records that are read or sent together: up to the first that takes them past this size."""
 
 StreamName: TypeAlias = Literal["events", "metrics", "host"]
+SentStream: TypeAlias = Literal["events", "metrics", "host", "detail"]
+"""Streams as they are sent: `detail` has the statistics of frames that are sent without them in `metrics`,
+under the same sequence numbers, and may be pooled."""
 Severity: TypeAlias = Literal["critical", "warning", "info"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("critical", "warning", "info")
 
@@ -186,6 +189,13 @@ class Frame(WireStruct, tag="frame", tag_field="t", frozen=True, kw_only=True, o
     module_states: bytes = b""
     """One byte per module of the layout, see `module_frames.MODULE_STATES`; empty when all were observed."""
     histograms: Annotated[list[Histogram], msgspec.Meta(max_length=16)] = []
+    pooled: Annotated[int, msgspec.Meta(ge=0, le=2**20)] = 0
+    """Only of what a helper sends: statistics are the largest of each layer and module, all of them finite,
+    over steps of the bucket `[step // pooled * pooled, + pooled)`; 0: they are of this step."""
+    layer_columns: Annotated[list[ModuleColumn], msgspec.Meta(max_length=64)] = []
+    """One value per layer of the layout, of pooled steps, in place of columns of parameters."""
+    compared: Annotated[list[Column], msgspec.Meta(max_length=2)] = []
+    """Columns that are not stored: ranks of several hosts are compared by them."""
 
 
 COLUMNS: Final[dict[str, str]] = {

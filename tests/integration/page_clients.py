@@ -22,12 +22,18 @@ class PageClients(threading.Thread):
         page: returns address and token of the server as it is now.
         pages: how many.
         on_header: called with each message's header, on the clients' thread.
+        wish: more of what they subscribe to.
     """
 
     def __init__(
-        self, page: Callable[[], tuple[str, str]], pages: int, on_header: Callable[[Any], None] | None = None
+        self,
+        page: Callable[[], tuple[str, str]],
+        pages: int,
+        on_header: Callable[[Any], None] | None = None,
+        **wish: object,
     ) -> None:
         super().__init__(daemon=True)
+        self._wish = wish
         self._page, self._pages, self._on_header = page, pages, on_header
         self.messages = self.bytes = self.reconnects = 0
         self.stopping = threading.Event()
@@ -60,7 +66,7 @@ class PageClients(threading.Thread):
             origin=page.rstrip("/"),  # type: ignore[arg-type]
             max_size=None,
         ) as connection:
-            wish = {"m": "subscribe", "id": 1, "points": width, "columns": width}
+            wish = {"m": "subscribe", "id": 1, "points": width, "columns": width, **self._wish}
             await connection.send(msgspec.json.encode(wish).decode())
             async for message in connection:
                 self.messages += 1

@@ -90,7 +90,9 @@ def _accounts(positions: Sequence[StreamPosition], folder: Path | None) -> list[
 
 def _account(position: StreamPosition, folder: Path | None) -> StreamAccount:
     writer, stream = position.key.writer, position.key.stream
-    written = None if folder is None else written_to(folder, stream)
+    # Detail is made of the frames of the metrics, a record of each.
+    of_journal = "metrics" if stream == "detail" else stream
+    written = None if folder is None else written_to(folder, of_journal)
     return StreamAccount(
         writer=writer,
         stream=stream,

@@ -205,6 +205,11 @@ class Census:
             self._own_folder
         ]
 
+    def world_size(self, folder: Path) -> int:
+        """How many ranks the run of one of these folders has; 1 of the helper's own."""
+        trainer = self._trainers.get(folder.name)
+        return trainer.start.world_size if trainer is not None and trainer.start is not None else 1
+
     @property
     def living(self) -> list[Path]:
         """Folders of this host's trainers that have not ended."""

@@ -29,6 +29,7 @@ from ...wire import (
     Message,
     Proof,
     Refused,
+    Watch,
     decode_message,
     handshake_proof,
     sealed,
@@ -104,6 +105,8 @@ class Link:
         self.established = False
         self.is_full = False
         """A message found no room; `pump` is woken when there is some."""
+        self.takes_detail = False
+        """The collector understands the stream `detail`; known once it is ready."""
         self._target = target
         self._nonce = os.urandom(32)
         self._socket = context.socket(zmq.DEALER)
@@ -130,7 +133,7 @@ class Link:
         self._greeted = self._greet()
 
     def _greet(self) -> bool:
-        return self.send(Hello(version=VERSION, nonce=self._nonce, takes_control=True))
+        return self.send(Hello(version=VERSION, nonce=self._nonce, takes_control=True, takes_watch=True))
 
     def send(self, message: Message) -> bool:
         """Queue a message; False when the queue is full or there is no connection."""
@@ -141,11 +144,11 @@ class Link:
             return False
         return True
 
-    def pump(self, timeout_s: float) -> list[Ack | Control]:
+    def pump(self, timeout_s: float) -> list[Ack | Control | Watch]:
         """Wait for the collector, at most `timeout_s`; do the handshake; return its acks and requests."""
         if not self._greeted:
             self._greeted = self._greet()
-        received: list[Ack | Control] = []
+        received: list[Ack | Control | Watch] = []
         self._poller.modify(self._socket, zmq.POLLIN | zmq.POLLOUT if self.is_full else zmq.POLLIN)
         ready = dict(self._poller.poll(int(timeout_s * 1000)))
         state = ready.get(self._socket, 0)
@@ -176,13 +179,13 @@ class Link:
         elif self.established:
             self.failed = "the dashboard has gone"
 
-    def _receive(self, data: bytes) -> list[Ack | Control]:
+    def _receive(self, data: bytes) -> list[Ack | Control | Watch]:
         try:
             message = decode_message(data)
         except WireError as error:
             self.failed = f"the dashboard sent what does not decode: {error}"
             return []
-        if isinstance(message, Ack | Control) and self.ready:
+        if isinstance(message, Ack | Control | Watch) and self.ready:
             return [message]
         if isinstance(message, Challenge) and not self.ready:
             self._answer(message)
@@ -197,5 +200,6 @@ class Link:
         if not hmac.compare_digest(expected, challenge.proof):
             self.failed = "what listens there does not know the secret: it is not this user's dashboard"
             return
+        self.takes_detail = challenge.takes_detail
         proof = handshake_proof(self._target.secret, "helper", self._nonce, challenge.nonce)
         self.ready = self.send(Proof(proof=proof))

@@ -15,17 +15,21 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import zmq
 
-from ...wire import BATCH_BYTES, Ack, Answered, Batch, Position, Skip, StreamKey, StreamName
+from ...wire import BATCH_BYTES, Ack, Answered, Batch, Position, SentStream, Skip, StreamKey, Watch
 from ..control.control_relay import ControlRelay
 from ..journal.journal_reader import Chunk, Skipped, StreamFollower
 from ..spool_care import cap_bytes, keep_below_cap
 from .census import Census
 from .helper import note_listening
 from .link import Link, find_target
+from .resolution import Resolution, pool_above
+
+if TYPE_CHECKING:
+    from .detail import DetailFollower, SlimFollower
 
 LINGER_S: Final = 60.0
 """How long after the last trainer ended the helper waits for a dashboard; `NANSCOPE_LINGER_S` changes it."""
@@ -48,7 +52,7 @@ _MAX_BACKOFF_S: Final = 2.0
 _SPOOL_AFTER_S: Final = 10.0
 _SPOOL_S: Final = 600.0
 """How often the size of the whole spool is looked at; once more at the end."""
-_ORDER: Final[tuple[StreamName, ...]] = ("events", "host", "metrics")
+_ORDER: Final[tuple[SentStream, ...]] = ("events", "host", "metrics", "detail")
 
 
 @dataclass(slots=True)
@@ -56,7 +60,7 @@ class Lane:
     """One stream on its way to the collector."""
 
     key: StreamKey
-    follower: StreamFollower
+    follower: StreamFollower | DetailFollower
     ahead: Lane | None = None
     """Sent before anything of this one: frames mean nothing before the layout that names their rows."""
     acked: int | None = None
@@ -162,7 +166,11 @@ class Shipper:
         self._relay = ControlRelay()
         self._answers: deque[Answered] = deque()
         """What the link had no room for yet."""
-        self._lanes: dict[tuple[str, StreamName], Lane] = {}
+        self._lanes: dict[tuple[str, SentStream], Lane] = {}
+        self._resolution = Resolution(run_folder)
+        self._pool_above = pool_above()
+        self._slim: list[SlimFollower] = []
+        """Ranks whose statistics are sent apart."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._link: Link | None = None
         self._link_began = 0.0
@@ -216,14 +224,43 @@ class Shipper:
             self._is_listening = is_listening
         self._look_at_spool(now)
         for folder in self._census.writers:
-            for stream in _ORDER:
-                if (folder.name, stream) not in self._lanes:
-                    key = StreamKey(run=self._run_folder.name, writer=folder.name, stream=stream)
-                    ahead = self._lanes.get((folder.name, "events")) if stream == "metrics" else None
-                    self._lanes[folder.name, stream] = Lane(key, StreamFollower(folder, stream), ahead)
+            if (folder.name, "events") not in self._lanes:
+                self._begin_writer(folder)
         for folder in self._census.over:
             for stream in _ORDER:
-                self._lanes[folder.name, stream].follower.writer_is_over()
+                if (lane := self._lanes.get((folder.name, stream))) is not None:
+                    lane.follower.writer_is_over()
+        self._resolution.look()
+
+    def _begin_writer(self, folder: Path) -> None:
+        """Have the streams of a writer sent; of a rank of many, its statistics apart."""
+        events = self._add_lane(folder, "events", StreamFollower(folder, "events"))
+        self._add_lane(folder, "host", StreamFollower(folder, "host"))
+        if self._census.world_size(folder) <= self._pool_above:
+            self._add_lane(folder, "metrics", StreamFollower(folder, "metrics"), ahead=events)
+            return
+        # With numpy, which the comparison of ranks has loaded already.
+        from .detail import DetailFollower, SlimFollower
+
+        rank = int(folder.name.partition("-")[0])
+        # The helper compares the ranks of its host itself: of several hosts one rank each is compared.
+        is_compared = all(rank <= other.rank for other in self._slim)
+        metrics = SlimFollower(folder, rank, is_compared=is_compared)
+        self._slim.append(metrics)
+        self._add_lane(folder, "metrics", metrics, ahead=events)
+        self._add_lane(folder, "detail", DetailFollower(metrics, self._resolution), ahead=events)
+
+    def _add_lane(
+        self,
+        folder: Path,
+        stream: SentStream,
+        follower: StreamFollower | DetailFollower,
+        *,
+        ahead: Lane | None = None,
+    ) -> Lane:
+        key = StreamKey(run=self._run_folder.name, writer=folder.name, stream=stream)
+        lane = self._lanes[folder.name, stream] = Lane(key, follower, ahead)
+        return lane
 
     def _look_at_spool(self, now: float) -> None:
         """Now and then: keep the whole spool, with the runs of other trainings, below its cap."""
@@ -245,13 +282,15 @@ class Shipper:
             return False
         while self._answers and self._link.send(self._answers[0]):
             self._answers.popleft()
+        for follower in self._slim:
+            follower.is_slim = self._link.takes_detail
         self._ask_positions(self._link)
         for lane in self._lanes.values():
             lane.resend_if_stalled()
         return any(self._send_stream(self._link, stream) for stream in _ORDER)
 
-    def _send_stream(self, link: Link, stream: StreamName) -> bool:
-        """Send all of an urgent stream that fits; of the metrics one batch per rank, then look again."""
+    def _send_stream(self, link: Link, stream: SentStream) -> bool:
+        """Send all of an urgent stream that fits; of others one batch per rank, then look again."""
         sent = False
         # Who has the least on its way comes first: ranks that stay together can be compared.
         for lane in sorted(self._lanes.values(), key=lambda lane: lane.in_flight_bytes):
@@ -260,13 +299,13 @@ class Shipper:
                     sent = True
                     if stream != "host":
                         self._moved = time.monotonic()
-                    if stream == "metrics":
+                    if stream in ("metrics", "detail"):
                         break
         return sent
 
     def _ask_positions(self, link: Link) -> None:
         for lane in self._lanes.values():
-            if not lane.asked:
+            if not lane.asked and (link.takes_detail or lane.key.stream != "detail"):
                 lane.asked = link.send(Position(key=lane.key))
 
     def _receive(self, timeout_s: float) -> None:
@@ -277,7 +316,11 @@ class Shipper:
             self._heard, self._backoff_s = time.monotonic(), 0.1
             if isinstance(message, Ack):
                 self._take_ack(message)
-            elif message.run == self._run_folder.name:
+            elif message.run != self._run_folder.name:
+                continue
+            elif isinstance(message, Watch):
+                self._resolution.watch(message.ranks)
+            else:
                 self._moved = time.monotonic()
                 self._relay.begin(message, self._census.living)
 
@@ -294,7 +337,9 @@ class Shipper:
         if link is None:
             return
         now = time.monotonic()
-        outstanding = any(lane.in_flight or lane.acked is None for lane in self._lanes.values())
+        outstanding = any(
+            lane.in_flight or (lane.asked and lane.acked is None) for lane in self._lanes.values()
+        )
         never_came = not link.ready and now - self._link_began > CONNECT_S
         silent = link.ready and outstanding and now - max(self._heard, self._link_began) > DEAD_S
         if link.failed is not None or never_came or silent:
@@ -321,6 +366,8 @@ class Shipper:
             self._link.close()
             self._link = None
             self._back_off()
+        # The next dashboard says which ranks its pages show.
+        self._resolution.watch(())
         for lane in self._lanes.values():
             lane.restart()
 
@@ -338,7 +385,12 @@ class Shipper:
             return False
         if time.time() - over_since > self._linger_s and not self._is_shipping():
             return True
-        return bool(self._lanes) and all(lane.is_delivered() for lane in self._lanes.values())
+        without_detail = self._link is not None and self._link.ready and not self._link.takes_detail
+        return bool(self._lanes) and all(
+            lane.is_delivered()
+            for lane in self._lanes.values()
+            if not (without_detail and lane.key.stream == "detail")
+        )
 
     def _is_shipping(self) -> bool:
         """Whether a dashboard is there and takes what we have: then the wait is not limited."""

@@ -46,6 +46,7 @@ class RankFrame(msgspec.Struct, tag="frame", tag_field="t", frozen=True, kw_only
     scalars: dict[str, float] = {}
     columns: list[RankColumn] = []
     missing: bytes = b""
+    compared: list[RankColumn] = []
 
 
 class _Group:
@@ -286,7 +287,7 @@ def _key_of(layout: Layout) -> _Key:
 
 def _sample_of(frame: Frame | RankFrame) -> ReplicaSample | None:
     """The norms of a frame that has both kinds; None of others."""
-    columns = {column.name: column for column in frame.columns}
+    columns = {column.name: column for column in (*frame.columns, *frame.compared)}
     gradients, parameters = columns.get("grad_norm"), columns.get("parameter_norm")
     if gradients is None or parameters is None:
         return None
