@@ -56,6 +56,7 @@ from probe.wire import (
     RunStart,
     Skip,
     StreamKey,
+    Watch,
     decode_message,
     decode_record,
     encode,
@@ -120,7 +121,7 @@ def _messages(folder: Path) -> Target:
         Hello(version=1, nonce=nonce), Challenge(version=1, nonce=nonce, proof=nonce), Proof(proof=nonce),
         Position(key=KEY), Batch(key=KEY, first_seq=3, records=real_records()), Ack(key=KEY, next_seq=9),
         Skip(key=KEY, first_seq=3, end_seq=9, reason="evicted"),
-        Answered(id="0" * 32, answers=[("0-1", None), ("1-1", b"x")]),
+        Watch(run="run", ranks=[3, 7]), Answered(id="0" * 32, answers=[("0-1", None), ("1-1", b"x")]),
     ]  # fmt: skip
     return Target([encode(one) for one in messages], decode_message, (WireError,), 4000, codec=MSGPACK)
 

@@ -29,6 +29,7 @@ from probe.wire import (
     Refused,
     Skip,
     StreamKey,
+    Watch,
     decode_message,
     encode,
     handshake_proof,
@@ -55,9 +56,9 @@ class Peer:
         assert self.socket.poll(20_000), "the collector did not answer"
         return decode_message(self.socket.recv())
 
-    def shake_hands(self, secret: bytes = SECRET) -> Challenge:
+    def shake_hands(self, secret: bytes = SECRET, *, takes_watch: bool = False) -> Challenge:
         nonce = os.urandom(32)
-        self.say(Hello(version=VERSION, nonce=nonce))
+        self.say(Hello(version=VERSION, nonce=nonce, takes_watch=takes_watch))
         challenge = self.hear()
         assert isinstance(challenge, Challenge)
         assert challenge.proof == handshake_proof(SECRET, "collector", challenge.nonce, nonce)
@@ -317,3 +318,34 @@ def test_collector_forgets_strangers_first_when_there_are_too_many(
         stranger.hear()
     known.say(Position(key=KEY))
     assert known.hear() == Ack(key=KEY, next_seq=0)
+
+
+def test_collector_tells_helpers_that_understand_it_which_ranks_are_watched(
+    store: MemoryStore,
+) -> None:
+    watched: dict[str, frozenset[int]] = {"run": frozenset({7, 3})}
+    collector = Collector(
+        store,
+        endpoint="tcp://127.0.0.1:0",
+        secret=SECRET,
+        on_change=lambda: None,
+        watched=lambda run: watched.get(run, frozenset()),
+    )
+    endpoint = collector.start()
+    peers = [Peer(endpoint) for _ in range(2)]
+    try:
+        for peer, takes_watch in zip(peers, (True, False), strict=True):
+            assert peer.shake_hands(takes_watch=takes_watch).takes_detail
+            peer.say(Position(key=KEY))
+        heard = {type(message): message for message in (peers[0].hear(), peers[0].hear())}
+        assert heard[Watch].ranks == [3, 7] and heard[Ack] == Ack(key=KEY, next_seq=0)
+        watched.clear()
+        assert peers[0].hear() == Watch(run="run", ranks=[])
+        # An older one would take it for garbage.
+        assert peers[1].hear() == Ack(key=KEY, next_seq=0)
+        peers[1].say(Position(key=KEY))
+        assert peers[1].hear() == Ack(key=KEY, next_seq=0)
+    finally:
+        for peer in peers:
+            peer.close()
+        collector.stop()

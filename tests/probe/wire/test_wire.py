@@ -53,6 +53,7 @@ def test_event_keeps_nan_and_inf_on_the_wire() -> None:
         wire.Batch(key=KEY, first_seq=5, records=[b"a", b""]),
         wire.Skip(key=KEY, first_seq=5, end_seq=9, reason="evicted"),
         wire.Ack(key=KEY, next_seq=9),
+        wire.Watch(run="run", ranks=[3, 7]),
     ],
 )
 def test_message_survives_the_round_trip(message: wire.Message) -> None:
