@@ -34,12 +34,25 @@ def killed_at_once(trial: Trial) -> None:
     trial.kill_training("a")
 
 
+def statistics_apart(trial: Trial) -> None:
+    """The helper sends statistics in a stream of their own; the spool's reader takes what it left."""
+    trial.environment["NANSCOPE_POOL_ABOVE"] = "0"
+    trial.start_server()
+    trial.start_training("a", pause_s=0.002)
+    trial.wait_for_steps("a", 100)
+    wait_for(lambda: trial.stored_to("a", "detail") > 20, "no statistics arrive")
+    trial.kill_helper("a")
+    trial.kill_server()
+    trial.kill_training("a")
+
+
 def changing(seed: int, target: int) -> BadMessages:
     return BadMessages(seed, target, share=0.3, faults=["corrupted"])
 
 
 SHORT: dict[str, Callable[[Trial], None]] = {
     "killed at once": killed_at_once,
+    "statistics apart": statistics_apart,
     "stopped server": lambda trial: stopped_server(trial, steps=100),
     "server that dies": lambda trial: server_that_dies(trial, places=["after-commit 2", "in-checkpoint 3"]),
     "changed messages": lambda trial: bad_network(trial, changing, faults=20),
@@ -55,6 +68,19 @@ def test_trial_stores_all_that_was_noted_once_and_right(trial: Trial, name: str)
     account = trial.check()
     assert (account.missing, account.told) == (0, 0)
     assert account.steps >= 100 and account.events >= 10
+    if name == "statistics apart":
+        check_statistics(trial, "a")
+
+
+def check_statistics(trial: Trial, run: str) -> None:
+    """All steps of a training have the statistics of their layers, whoever brought them."""
+    store = DuckStore(trial.data)
+    steps = trial.notes(run).steps[0].keys()
+    picture = store.heatmap(run, 0, "grad_norm", max_columns=10**6)
+    store.close()
+    assert picture is not None and picture.steps_per_column == 1
+    shown = set(picture.steps[(picture.flags > 0).all(axis=0)].tolist())
+    assert not steps - shown, sorted(steps - shown)[:5]
 
 
 def test_write_that_fails_costs_nothing_or_is_counted(trial: Trial) -> None:

@@ -233,6 +233,14 @@ class Trial:
         reached = {(one["writer"], one["stream"]): one["next_seq"] for one in delivery["positions"]}
         return all(reached.get(key, 0) >= end for key, end in ends_of(self.spool / run).items())
 
+    def stored_to(self, run: str, stream: str) -> int:
+        """Up to which record the server has such a stream of the run; 0 while there is none."""
+        try:
+            positions = self.client()._json("GET", f"api/v1/runs/{run}/delivery")["positions"]
+        except DashboardError:
+            return 0
+        return max((one["next_seq"] for one in positions if one["stream"] == stream), default=0)
+
     def runs(self) -> list[str]:
         """Runs that have begun."""
         return sorted(path.name for path in self.spool.iterdir() if path.is_dir())

@@ -206,9 +206,9 @@ class Census:
         ]
 
     def world_size(self, folder: Path) -> int:
-        """How many ranks the run of one of these folders has; 1 of the helper's own."""
+        """How many ranks the run of one of these folders has; 0 of the helper's own, which is no rank's."""
         trainer = self._trainers.get(folder.name)
-        return trainer.start.world_size if trainer is not None and trainer.start is not None else 1
+        return trainer.start.world_size if trainer is not None and trainer.start is not None else 0
 
     @property
     def living(self) -> list[Path]:

@@ -53,9 +53,9 @@ def read_events(follower: StreamFollower) -> Iterable[EventStep | Layout]:
 
 
 def pool_above(environment: Mapping[str, str] = os.environ) -> int:
-    """Return up to how many ranks nothing is pooled; what is no number is the default."""
+    """Return up to how many ranks nothing is sent apart; what is no number is the default."""
     try:
-        return max(int(environment.get("NANSCOPE_POOL_ABOVE") or POOL_ABOVE), 1)
+        return int(environment.get("NANSCOPE_POOL_ABOVE") or POOL_ABOVE)
     except ValueError:
         return POOL_ABOVE
 

@@ -236,7 +236,7 @@ class Shipper:
         """Have the streams of a writer sent; of a rank of many, its statistics apart."""
         events = self._add_lane(folder, "events", StreamFollower(folder, "events"))
         self._add_lane(folder, "host", StreamFollower(folder, "host"))
-        if self._census.world_size(folder) <= self._pool_above:
+        if self._census.world_size(folder) <= max(self._pool_above, 0):
             self._add_lane(folder, "metrics", StreamFollower(folder, "metrics"), ahead=events)
             return
         # With numpy, which the comparison of ranks has loaded already.
