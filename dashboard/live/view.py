@@ -266,7 +266,7 @@ def read_heatmap(
         "low": low,
         "high": high,
         "hasValues": bool((heatmap.flags > 0).any()),
-        "note": heatmap_note(heatmap.steps_per_column, every=every),
+        "note": heatmap_note(heatmap.steps_per_column, every=every, came_pooled=heatmap.came_pooled),
         "every": every,
         "statistic": statistic.id,
         "statistics": _offered(store.statistic_names(run, rank), statistic.id),

@@ -132,16 +132,17 @@ def read_heatmap(snapshot: Snapshot, plan: HeatmapPlan, *, steps: StepRange, max
         return _heatmap(plan, blank_picture(nothing, len(plan.rows)), nothing)
     first, last = min(span[0] for span in spans), max(span[1] for span in spans)
     finest = max(extent.finest_level(first, last) for extent in extents.values())
+    came_pooled = False
     while True:
         grid = choose_grid(first, last, max_columns=max_columns, finest=finest)
         layers = [_read(snapshot, source, plan, grid, extents[source.timeline]) for source in plan.sources]
         picture = combine(layers, grid)
         if grid.width >= FACTOR or not (picture.flags & POOLED).any():
             break
-        # Some of it came pooled: a value of a whole bucket is not shown as that of fewer steps.
-        finest = FACTOR
+        # A value of a whole bucket is not shown as that of fewer steps.
+        finest, came_pooled = FACTOR, True
     shown = Picture(picture.values, picture.flags & ~np.uint8(POOLED))
-    return _heatmap(*_measured_modules(plan, shown), grid)
+    return _heatmap(*_measured_modules(plan, shown), grid, came_pooled=came_pooled)
 
 
 def _measured_modules(plan: HeatmapPlan, picture: Picture) -> tuple[HeatmapPlan, Picture]:
@@ -188,7 +189,7 @@ def _with_zeros(read: Callable[[str], Picture], statistic: str) -> Picture:
     )
 
 
-def _heatmap(plan: HeatmapPlan, picture: Picture, grid: Grid) -> Heatmap:
+def _heatmap(plan: HeatmapPlan, picture: Picture, grid: Grid, *, came_pooled: bool = False) -> Heatmap:
     steps = grid.first + np.arange(grid.columns, dtype=np.int64) * grid.width
     finite = np.where(np.isfinite(picture.values), picture.values, np.float32(np.nan))
     values, flags = np.ascontiguousarray(finite.T), np.ascontiguousarray(picture.flags.T)
@@ -201,4 +202,5 @@ def _heatmap(plan: HeatmapPlan, picture: Picture, grid: Grid) -> Heatmap:
         steps_per_column=grid.width,
         values=values,
         flags=flags,
+        came_pooled=came_pooled,
     )

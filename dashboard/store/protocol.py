@@ -96,6 +96,8 @@ class Heatmap:
     """(rows, columns) largest finite value; NaN where nothing finite was measured."""
     flags: npt.NDArray[np.uint8]
     """(rows, columns) bit 0: measured, bit 1: some step was NaN, bit 2: some step was Inf."""
+    came_pooled: bool = False
+    """Columns are wider than asked for, as nobody watched the rank when some of it was sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,14 +65,16 @@ def heatmap_axes_figure(*, theme: Theme, rows: int = 0, steps: StepRange = ALL_S
     return figure
 
 
-def pooling_note(steps_per_column: int, *, every: int = 1) -> str:
+def pooling_note(steps_per_column: int, *, every: int = 1, came_pooled: bool = False) -> str:
     """Say how many steps stand in one column, and which are measured; empty when each column is one step.
 
     Args:
         steps_per_column: From the heatmap.
         every: From `widened`.
+        came_pooled: From the heatmap.
     """
     pooled = f"max of {steps_per_column:,} steps a column" if steps_per_column > 1 else ""
+    pooled += ": sent so while nobody watched this rank" if came_pooled else ""
     return f"1 step in {every:,} measured, {pooled}" if every > 1 else pooled
 
 
@@ -194,7 +196,7 @@ def heatmap_figure(
         theme=theme,
         rows=len(heatmap.rows),
         steps=steps,
-        note=pooling_note(heatmap.steps_per_column, every=every),
+        note=pooling_note(heatmap.steps_per_column, every=every, came_pooled=heatmap.came_pooled),
         title=f"{statistic.title} ({statistic.scale})",
     )
     layout |= {"hovermode": "closest", "height": height}

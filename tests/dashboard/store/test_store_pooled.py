@@ -142,7 +142,8 @@ def test_no_value_of_sixteen_steps_is_shown_as_that_of_one(both, tmp_path):
     for columns in (1000, 33, 17):
         picture = both[1].heatmap(RUN, RANK, "grad_norm", StepRange(first=16, end=48), columns)
         assert picture.steps_per_column == 16 and list(picture.steps) == [16, 32]
-        assert set(picture.flags.ravel().tolist()) <= {0, 1}
+        assert set(picture.flags.ravel().tolist()) <= {0, 1} and picture.came_pooled
+    assert not both[1].heatmap(RUN, RANK, "grad_norm", StepRange(), 4).came_pooled
 
 
 def test_a_bucket_with_nan_comes_step_by_step(both, tmp_path):

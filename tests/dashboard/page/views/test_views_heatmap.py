@@ -154,6 +154,13 @@ def test_statistic_of_an_unknown_name_is_the_default() -> None:
     assert statistic_of("nonsense") is STATISTICS[0]
 
 
+def test_pooling_note_tells_what_came_pooled() -> None:
+    assert (
+        pooling_note(16, came_pooled=True)
+        == "max of 16 steps a column: sent so while nobody watched this rank"
+    )
+
+
 def test_pooling_note_of_single_steps_is_empty() -> None:
     assert pooling_note(1) == ""
 
