@@ -16,11 +16,11 @@ from ...errors import WireError
 from ...wire import Frame, Layout, ModuleColumn
 from ...wire.columns import unpack_column, unpack_missing
 from ...wire.layer_values import (
+    MEASURED,
     REDUCTIONS,
     WITHOUT_GRADIENT,
     Floats,
     Geometry,
-    flags_of,
     geometry_of,
     narrow,
     reduce_calls,
@@ -112,16 +112,16 @@ class Pool:
 
     def _reduce(self, name: str, values: _Values, gaps: _Gaps) -> None:
         """Take one statistic of all parameters; one that layers do not have is left out."""
-        _require_finite(values[~gaps])
+        has_gaps = gaps.any()
+        _require_finite(values[~gaps] if has_gaps else values)
         reduction = REDUCTIONS.get(name)
         if reduction is None:
             return
-        flags = flags_of(values)
-        flags[gaps] = 0
-        reduced, measured = reduce_layers(reduction, values[None], flags[None], self._geometry)
-        row = reduced[0] if measured is None else np.where(measured[0] > 0, reduced[0], np.float32(np.nan))
-        _require_finite(row[np.ones(len(row), np.bool_) if measured is None else measured[0] > 0])
-        _take(self._layers, name, row)
+        flags = np.where(gaps, 0, MEASURED).astype(np.uint8)[None] if has_gaps else None
+        reduced, measured = reduce_layers(reduction, values[None], flags, self._geometry)
+        # A layer without any value is NaN.
+        _require_finite(reduced if measured is None else reduced[measured > 0])
+        _take(self._layers, name, reduced[0])
 
     def _add_modules(self, frame: Frame) -> None:
         modules = len(self._geometry.modules)

@@ -194,10 +194,15 @@ STEPS = st.lists(st.integers(1, 9), min_size=1, max_size=60)
 def test_any_steps_pool_as_they_would_in_the_store(first, gaps, odd, additions, piece):
     generator = np.random.default_rng(first)
     step, frames = first, []
+    told: int | None = None
     for index, gap in enumerate(gaps):
         frames.append(frame(step, generator, value=math.inf if index in odd else None))
-        if index in additions and index:
-            frames.append(late(frames[-1].step if index % 2 else first, generator))
+        if told is not None:
+            # What is told of an update comes behind its step, or behind the next one.
+            frames.append(late(told, generator))
+        told = step if index in additions and index % 2 else None
+        if index in additions and not index % 2:
+            frames.append(late(step, generator))
         step += gap
     with tempfile.TemporaryDirectory() as name:
         stores = []
