@@ -16,7 +16,7 @@ import msgspec
 
 from probe.delivery.recorder.process_identity import is_gone
 from probe.errors import WireError
-from probe.wire import Layout, Record, RunStart, StreamKey, StreamName, decode_record, encode
+from probe.wire import Layout, Record, RunStart, SentStream, StreamKey, decode_record, encode
 from probe.wire.layer_values import Geometry, geometry_of
 from probe.wire.records import RunId, WriterId
 
@@ -37,7 +37,7 @@ LIVE_WITHIN_S: Final = 300.0
 MAX_RETURNS: Final = 64
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)]
 _Number = Annotated[int, msgspec.Meta(ge=0)]
-_STREAM: Final = tuple[RunId, WriterId, StreamName, _Count, _Count, _Count, _Count]
+_STREAM: Final = tuple[RunId, WriterId, SentStream, _Count, _Count, _Count, _Count]
 _INCARNATION: Final = tuple[RunId, _Count, _Count, bytes, bytes]
 _LAYOUT: Final = tuple[RunId, _Count, _Count, _Count, _Number, bytes]
 _TIMELINE: Final = tuple[_Number, RunId, _Count, bytes]
@@ -334,6 +334,11 @@ class Catalog:
             entry.state = entry.state.merged(msgspec.msgpack.decode(kept, type=IncarnationState))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             self._odd.add("states", str(entry.number))
+
+    def has_detail(self, run: str, rank: int) -> bool:
+        """Whether a helper has sent statistics of a rank apart."""
+        writers = (f"{rank}-{key[2]}" for key in self.incarnations if key[:2] == (run, rank))
+        return any(StreamKey(run=run, writer=writer, stream="detail") in self.streams for writer in writers)
 
     # -- incarnations
 

@@ -51,6 +51,8 @@ class HeatmapPlan:
     kinds: tuple[str, ...]
     sources: tuple[Source, ...]
     """Oldest first."""
+    may_be_pooled: bool = False
+    """The rank's helper may have pooled what it sent."""
 
 
 def plan_heatmap(
@@ -66,7 +68,7 @@ def plan_heatmap(
     )
     sources = [source_of(catalog, timeline, statistic) for timeline in timelines]
     names, kinds = zip(*rows, strict=True) if rows else ((), ())
-    return HeatmapPlan(statistic, names, kinds, tuple(sources))
+    return HeatmapPlan(statistic, names, kinds, tuple(sources), catalog.has_detail(run, rank))
 
 
 def statistic_names(catalog: Catalog, run: str, rank: int) -> list[str]:
@@ -135,14 +137,29 @@ def read_heatmap(snapshot: Snapshot, plan: HeatmapPlan, *, steps: StepRange, max
     came_pooled = False
     while True:
         grid = choose_grid(first, last, max_columns=max_columns, finest=finest)
-        layers = [_read(snapshot, source, plan, grid, extents[source.timeline]) for source in plan.sources]
-        picture = combine(layers, grid)
-        if grid.width >= FACTOR or not (picture.flags & POOLED).any():
+        picture = _combined(snapshot, plan, grid, extents)
+        if grid.width >= FACTOR or not plan.may_be_pooled:
+            break
+        # What stands for the first bucket may stand before the first column.
+        before = Grid(grid.first // FACTOR * FACTOR, 1, grid.first % FACTOR, 1)
+        is_pooled = _has_pooled(picture) or (
+            before.columns > 0 and _has_pooled(_combined(snapshot, plan, before, extents))
+        )
+        if not is_pooled:
             break
         # A value of a whole bucket is not shown as that of fewer steps.
         finest, came_pooled = FACTOR, True
     shown = Picture(picture.values, picture.flags & ~np.uint8(POOLED))
     return _heatmap(*_measured_modules(plan, shown), grid, came_pooled=came_pooled)
+
+
+def _combined(snapshot: Snapshot, plan: HeatmapPlan, grid: Grid, extents: dict[int, Extent]) -> Picture:
+    layers = [_read(snapshot, source, plan, grid, extents[source.timeline]) for source in plan.sources]
+    return combine(layers, grid)
+
+
+def _has_pooled(picture: Picture) -> bool:
+    return bool((picture.flags & POOLED).any())
 
 
 def _measured_modules(plan: HeatmapPlan, picture: Picture) -> tuple[HeatmapPlan, Picture]:
@@ -183,10 +200,9 @@ def _with_zeros(read: Callable[[str], Picture], statistic: str) -> Picture:
     picture = read(statistic)
     if statistic not in ZERO_WHEN_ABSENT:
         return picture
-    zero = (picture.flags == 0) & (read(ZERO_WHEN_ABSENT[statistic]).flags > 0)
-    return Picture(
-        np.where(zero, np.float32(0), picture.values), np.where(zero, np.uint8(MEASURED), picture.flags)
-    )
+    companion = read(ZERO_WHEN_ABSENT[statistic]).flags & np.uint8(MEASURED | POOLED)
+    zero = (picture.flags == 0) & (companion > 0)
+    return Picture(np.where(zero, np.float32(0), picture.values), np.where(zero, companion, picture.flags))
 
 
 def _heatmap(plan: HeatmapPlan, picture: Picture, grid: Grid, *, came_pooled: bool = False) -> Heatmap:

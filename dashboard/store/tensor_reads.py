@@ -64,7 +64,7 @@ class TensorReads:
 
 def _plans(catalog: Catalog, run: str, rank: int, subject: str) -> Iterator[HeatmapPlan]:
     """Yield a picture of one row for each statistic that there may be of a name."""
-    timelines = same_model(catalog, run, rank)
+    timelines, has_detail = same_model(catalog, run, rank), catalog.has_detail(run, rank)
     for kind in (PARAMETER, LAYER, MODULE):
         of_kind = [
             timeline for timeline in timelines if subject in source_of(catalog, timeline, "").names[kind]
@@ -73,7 +73,7 @@ def _plans(catalog: Catalog, run: str, rank: int, subject: str) -> Iterator[Heat
         absent = {name for name, companion in ZERO_WHEN_ABSENT.items() if companion in stored}
         for statistic in sorted(stored | absent):
             sources = tuple(source_of(catalog, timeline, statistic) for timeline in of_kind)
-            yield HeatmapPlan(statistic, (subject,), (kind,), sources)
+            yield HeatmapPlan(statistic, (subject,), (kind,), sources, has_detail)
 
 
 def _track(plan: HeatmapPlan, picture: Heatmap) -> TensorTrack:

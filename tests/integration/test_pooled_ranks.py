@@ -149,3 +149,32 @@ def reached(trial: Trial, stream: str, *, rank: int | None = None) -> int:
     ends = {one["writer"]: one["next_seq"] for one in positions if one["stream"] == stream}
     mine = [end for writer, end in ends.items() if rank is None or writer.startswith(f"{rank}-")]
     return min(mine) if len(mine) == (RANKS if rank is None else 1) else 0
+
+
+def test_kills_of_helper_and_dashboard_lose_nothing_and_pool_nothing_wrong(trial: Trial, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", trial.environment["XDG_STATE_HOME"])
+    trial.start_server()
+    run = WideRun(trial.spool)
+    start_helper(run.folder, None)
+    for number, steps in enumerate((250, 130, 130, 130)):
+        before = reached(trial, "detail", rank=5)
+        run.write(steps)
+        wait_for(lambda before=before: reached(trial, "detail", rank=5) > before, "no detail arrives")
+        if number < 3:
+            trial.kill_helper(RUN)
+            wait_for(lambda: trial.helper_pid(RUN) is None, "the helper lives")
+            start_helper(run.folder, None)
+        if number == 1:
+            trial.kill_server()
+            trial.start_server()
+    run.end()
+    wait_for(lambda: reached(trial, "detail") >= STEPS, "the detail does not arrive")
+    trial.settle()
+    trial.close()
+    store = DuckStore(trial.data)
+    for rank in range(RANKS):
+        assert is_in_full(shown(store, rank, 0, STEPS), run, rank, 0, STEPS) == (rank == 0)
+        assert len(store.scalars(RUN, rank, ["loss"], max_points=STEPS)) == STEPS
+    ranks = [one for one in store.positions(RUN) if one.key.stream in ("metrics", "detail")]
+    assert {(one.stored, one.gaps, one.dropped) for one in ranks} == {(STEPS, 0, 0)}
+    store.close()

@@ -113,7 +113,10 @@ class DetailFollower:
 
     def __init__(self, metrics: SlimFollower, resolution: Resolution) -> None:
         self.next_seq = 0
+        self.settled_step = -1
+        """The step up to which all events of the host are known; set by the resolution."""
         self._metrics, self._resolution = metrics, resolution
+        resolution.follow(self)
         self._journal = StreamFollower(metrics.folder, "metrics")
         self._events = StreamFollower(metrics.folder, "events")
         self._layouts: dict[int, Layout] = {}
@@ -144,7 +147,8 @@ class DetailFollower:
 
     def poll(self, max_bytes: int = BATCH_BYTES) -> Chunk | Skipped | None:
         """Return the next records, a hole, or None for now; a bucket that is pooled is never divided."""
-        self._read_events()
+        if not self._layouts:
+            self.read_events()
         ready: list[Frame] = []
         records: list[bytes] = []
         size = 0
@@ -189,7 +193,12 @@ class DetailFollower:
             self._skipped = found
         return isinstance(found, Chunk)
 
-    def _read_events(self) -> None:
+    def newest_step(self) -> int:
+        """The largest step that was read of the metrics; -1 before."""
+        return self._metrics.newest_step
+
+    def read_events(self) -> None:
+        """Read the names of rows, and give the resolution the events."""
         for record in read_events(self._events):
             if isinstance(record, EventStep):
                 self._resolution.note_event(record)
@@ -223,8 +232,8 @@ class DetailFollower:
         is_again = bool(frame.columns) and frame.step <= self._highest_step
         if number == self._unpooled or is_again or self._resolution.is_full(self._metrics.rank, number):
             return self._send_in_full(frame)
-        newest = self._metrics.newest_step
-        may_decide = self._resolution.may_decide(number, newest_step=newest, time_s=frame.time)
+        settled = self.settled_step
+        may_decide = self._resolution.may_decide(number, settled_step=settled, time_s=frame.time)
         if not may_decide and not self._is_over:
             return None
         pool = self._pool_of(frame.layout)

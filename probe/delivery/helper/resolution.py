@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -60,6 +60,21 @@ def pool_above(environment: Mapping[str, str] = os.environ) -> int:
         return POOL_ABOVE
 
 
+class Rank(Protocol):
+    """A rank whose statistics are sent apart."""
+
+    settled_step: int
+    """The step up to which all events of the host are known."""
+
+    def newest_step(self) -> int:
+        """The largest step that was read."""
+        ...
+
+    def read_events(self) -> None:
+        """Give `note_event` the new ones."""
+        ...
+
+
 class Resolution:
     """Decides for all ranks of this host.
 
@@ -72,16 +87,27 @@ class Resolution:
         self._events: list[int] = []
         """Buckets with an event, ascending."""
         self._own = StreamFollower(host_folder(run_folder), "host")
+        self._ranks: list[Rank] = []
 
     def watch(self, ranks: Iterable[int]) -> None:
         """Send these ranks in full from now on, with what waits of them; of all others what is pooled."""
         self._watched = frozenset(ranks)
 
+    def follow(self, rank: Rank) -> None:
+        """Take the events of a rank of this host into account."""
+        self._ranks.append(rank)
+
     def look(self) -> None:
-        """Take in what this helper has told of its ranks."""
+        """Take in what was told of this host's ranks; now and then, and before anything is decided."""
+        reached = [rank.newest_step() for rank in self._ranks]
         for record in read_events(self._own):
             if isinstance(record, EventStep):
                 self.note_event(record)
+        for rank in self._ranks:
+            rank.read_events()
+        # What is told of a step is written before later ones: events near these are known now.
+        for rank, step in zip(self._ranks, reached, strict=True):
+            rank.settled_step = step
 
     def note_event(self, event: EventStep) -> None:
         """An event of any rank of this host; those that only inform do not count."""
@@ -99,13 +125,13 @@ class Resolution:
         at = bisect.bisect_left(self._events, bucket - reach)
         return at < len(self._events) and self._events[at] <= bucket + reach
 
-    def may_decide(self, bucket: int, *, newest_step: int, time_s: float) -> bool:
+    def may_decide(self, bucket: int, *, settled_step: int, time_s: float) -> bool:
         """Whether no event will come any more that is near a bucket.
 
         Args:
             bucket: its number.
-            newest_step: of its rank.
+            settled_step: the step of its rank up to which all events are known.
             time_s: of one of its frames, UNIX seconds.
         """
-        is_past = newest_step >= (bucket + 1) * POOLED_STEPS + EVENT_STEPS
+        is_past = settled_step >= (bucket + 1) * POOLED_STEPS + EVENT_STEPS
         return is_past or abs(time.time() - time_s) > HOLD_S

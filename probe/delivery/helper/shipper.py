@@ -48,6 +48,8 @@ _QUIET_S: Final = 0.15
 """How long it waits for a trainer that has written nothing lately, and nobody has asked anything."""
 _LATELY_S: Final = 2.0
 _CENSUS_S: Final = 1.0
+_EVENTS_S: Final = 0.2
+"""How often events are looked for that decide what is sent in full."""
 _MAX_BACKOFF_S: Final = 2.0
 _SPOOL_AFTER_S: Final = 10.0
 _SPOOL_S: Final = 600.0
@@ -169,6 +171,7 @@ class Shipper:
         self._lanes: dict[tuple[str, SentStream], Lane] = {}
         self._resolution = Resolution(run_folder)
         self._pool_above = pool_above()
+        self._next_events = 0.0
         self._slim: list[SlimFollower] = []
         """Ranks whose statistics are sent apart."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -230,6 +233,7 @@ class Shipper:
             for stream in _ORDER:
                 if (lane := self._lanes.get((folder.name, stream))) is not None:
                     lane.follower.writer_is_over()
+        # Of who is over nothing waits: what its host has told of it is to be known.
         self._resolution.look()
 
     def _begin_writer(self, folder: Path) -> None:
@@ -287,6 +291,9 @@ class Shipper:
         self._ask_positions(self._link)
         for lane in self._lanes.values():
             lane.resend_if_stalled()
+        if self._slim and time.monotonic() >= self._next_events:
+            self._next_events = time.monotonic() + _EVENTS_S
+            self._resolution.look()
         return any(self._send_stream(self._link, stream) for stream in _ORDER)
 
     def _send_stream(self, link: Link, stream: SentStream) -> bool:

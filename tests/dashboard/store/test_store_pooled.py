@@ -146,6 +146,31 @@ def test_no_value_of_sixteen_steps_is_shown_as_that_of_one(both, tmp_path):
     assert not both[1].heatmap(RUN, RANK, "grad_norm", StepRange(), 4).came_pooled
 
 
+@pytest.mark.parametrize("first", [17, 24, 31])
+@pytest.mark.parametrize("statistic", ["grad_norm", "grad_nan_count"])
+def test_a_view_that_begins_in_a_pooled_bucket_shows_that_bucket(both, tmp_path, first, statistic):
+    generator = np.random.default_rng(19)
+    frames = [frame(step, generator, value=math.nan if step == 35 else None) for step in range(64)]
+    for store, name in zip(both, ("full", "pooled"), strict=True):
+        deliver(tmp_path / name, frames, store, is_pooled=name == "pooled")
+    full, pooled = both
+    found = by_sixteen(pooled, statistic, StepRange(first=first, end=48), 1000)
+    assert found == by_sixteen(full, statistic, StepRange(first=16, end=48), 2) != {}
+
+
+def test_a_store_that_is_opened_again_knows_what_came_pooled(open_store, tmp_path):
+    generator = np.random.default_rng(23)
+    store = open_store(tmp_path / "data")
+    deliver(tmp_path, [frame(step, generator) for step in range(64)], store, is_pooled=True)
+    before, picture = store.positions(RUN), store.heatmap(RUN, RANK, "grad_norm", StepRange(first=20), 1000)
+    store.close()
+    again = open_store(tmp_path / "data")
+    assert again.positions(RUN) == before
+    assert again.position(stream_key("detail", rank=RANK)).next_seq == 64
+    shown = again.heatmap(RUN, RANK, "grad_norm", StepRange(first=20), 1000)
+    assert shown.came_pooled and np.array_equal(shown.values, picture.values, equal_nan=True)
+
+
 def test_a_bucket_with_nan_comes_step_by_step(both, tmp_path):
     generator = np.random.default_rng(13)
     frames = [frame(step, generator, value=math.nan if step == 37 else None) for step in range(64)]

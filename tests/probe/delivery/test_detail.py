@@ -86,6 +86,7 @@ class Rank:
     def read(self, piece: int = 4096) -> list[Frame]:
         """Read metrics and detail as far as they go; all of the detail that was sent until now."""
         self.slim()
+        self.resolution.look()
         while (found := self.detail.poll(piece)) is not None:
             assert isinstance(found, Chunk) and found.first_seq == len(self.sent)
             self.sent += map(decode_record, found.records)
@@ -144,6 +145,18 @@ def test_a_bucket_waits_until_no_event_near_it_will_come(rank: Rank) -> None:
     assert rank.read() == [] and not rank.detail.is_at_end()
     rank.write(make(EVENT_STEPS + POOLED_STEPS))
     assert len(rank.read()) == POOLED_STEPS
+
+
+def test_steps_count_once_the_events_written_before_them_are_known(tmp_path: Path) -> None:
+    rank = Rank(tmp_path)
+    other = Rank(tmp_path, 4, rank.resolution)
+    rank.write(*(make(step) for step in range(EVENT_STEPS + 100)))
+    rank.resolution.look()
+    rank.slim()
+    assert rank.detail.poll() is None
+    other.event(60)
+    rank.read()
+    assert is_whole(rank.sent, make(0)) and is_whole(rank.sent, make(99))
 
 
 def test_a_bucket_that_has_waited_long_is_sent(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
