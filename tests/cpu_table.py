@@ -58,7 +58,7 @@ class CpuTable:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         file = report.nodeid.partition("::")[0]
-        cpu = dict(report.user_properties)["cpu_s"]
+        cpu = dict(report.user_properties).get("cpu_s", 0.0)  # none of a worker that was killed
         self._cpu[file][report.when] += cpu
         self._wall[file] += report.duration
         self._tests[file] += report.when == "call"
