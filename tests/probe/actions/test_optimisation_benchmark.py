@@ -310,6 +310,8 @@ def test_model_that_cannot_be_compiled_is_said() -> None:
     assert "nothing of the model was compiled" in found["compilation"]["error"]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # two modes are compiled on an empty cache: a minute of CPU
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.capability(76, 77)
 def test_compiled_modes_are_measured_with_their_compilation_apart() -> None:
