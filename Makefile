@@ -26,16 +26,22 @@ CLICKHOUSE_PACKAGES := clickhouse-server
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((n < 3 ? n + 1 : 4)))
 KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h hot.h hot_state.h hot_finish.h hot_forward.h hot_backward.h hot_gradients.h hot_ring.h hot_phases.h hot_updates.h hot_late.h calls.h call_columns.h compile.py)
 
-.PHONY: demo test lint js trackers ray promtool capabilities faults soak detection browser clickhouse compiler node clean
+.PHONY: demo test fresh lint js trackers ray promtool capabilities faults soak detection browser clickhouse compiler node clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
 	$(BIN)/dashboard demo
 
-test: compiler $(VENV)/.dev browser clickhouse lint js trackers
-	$(BIN)/python -m pytest -m "fresh_process or alone" -n0 tests/probe/memory tests/integration/test_shared_processors.py
+# One test has its program wait for processors; then come parts of one process each, two at a time.
+test: compiler $(VENV)/.dev browser clickhouse node
+	$(BIN)/python -m pytest -m alone -n0 tests/integration/test_shared_processors.py
+	$(MAKE) --jobs=2 --output-sync=target fresh lint js trackers
 	$(BIN)/python -m pytest -m "not fresh_process and not alone" -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 		|| { test $$? = 1 && $(BIN)/python tests/once_more.py; }
+
+# Memory of a process is followed best before it has loaded all test modules.
+fresh: compiler $(VENV)/.dev
+	$(BIN)/python -m pytest -m fresh_process -n0 tests/probe/memory
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
