@@ -92,7 +92,8 @@ class StoreBase(KeptThings, RankReads, TensorReads):
         self._ranks = RankEvents()
         self._items = ItemLimits()
         self._counts = EventCounts()
-        self._queued_bytes = 0
+        self._queued_bytes: Counter[int] = Counter()
+        """By part."""
         self._epoch = 0
         self._notes.clear()
 
@@ -101,6 +102,13 @@ class StoreBase(KeptThings, RankReads, TensorReads):
 
     def _committed(self, saved: SavedRows) -> None:
         """A commit is durable."""
+
+    def _not_committed(self, taken: Sequence[Pending]) -> None:
+        """A commit has failed, and is tried again. Under the lock."""
+
+    def _part_of(self, key: StreamKey) -> int:
+        """Return the number of the part of the store that a stream is made durable with."""
+        return 0
 
     # -- delivery
 
@@ -138,7 +146,8 @@ class StoreBase(KeptThings, RankReads, TensorReads):
             size = sum(map(len, records))
             if generation not in (None, self._generation):
                 return expected
-            if first_seq > expected or self._queued_bytes + size > MAX_QUEUED_BYTES:
+            part = self._part_of(key)
+            if first_seq > expected or self._queued_bytes[part] + size > MAX_QUEUED_BYTES:
                 return expected
             if first_seq + len(records) > MAX_SEQ or self._catalog.refuses(key):
                 return expected
@@ -155,13 +164,15 @@ class StoreBase(KeptThings, RankReads, TensorReads):
                 return self._next_seq(key)
             if not decoded or self._next_seq(key) != expected or (key.run, key.writer) in self._removed:
                 return self._next_seq(key)
+            part = self._catalog.part = self._part_of(key)
             intake = Intake(self._catalog, key, now=self._clock(), ranks=self._ranks, items=self._items)
             pending, refused = intake.take(expected, decoded)
             stream = self._catalog.stream(key)
             stream.next_seq += len(decoded)
             stream.dropped += refused
             stream.stored += len(decoded) - refused
-            self._queued_bytes += size
+            self._queued_bytes[part] += size
+            pending.part = part
             self._edge.add(pending)
             self._shelf.add(event for event, _ in pending.events)
             self._documents_seen[key.run] += len(pending.documents)
@@ -179,6 +190,7 @@ class StoreBase(KeptThings, RankReads, TensorReads):
                 return expected
             if self._catalog.refuses(key):
                 return expected
+            self._catalog.part = self._part_of(key)
             stream = self._catalog.stream(key)
             stream.gaps += end_seq - expected
             stream.next_seq = end_seq
@@ -197,17 +209,21 @@ class StoreBase(KeptThings, RankReads, TensorReads):
             DashboardError: the engine refuses (a full disk, say); everything stays queued for the next try.
         """
         self._mend()
+        return self._commit_part(0)
+
+    def _commit_part(self, part: int) -> dict[StreamKey, int]:
         with self._commit_lock:
             with self._lock:
                 self._require_open()
-                taken = self._edge.take(self._epoch + 1)
+                self._catalog.part = part
+                taken = self._edge.take(self._epoch + 1, part)
                 joins = plan_joins(self._catalog, taken)
                 changes, self._catalog.changes = self._catalog.changes, Changes()
                 if not changes.streams:
                     self._catalog.changes = changes
                     return {}
                 saved = self._catalog.snapshot(changes)
-                queued, self._queued_bytes = self._queued_bytes, 0
+                queued = self._queued_bytes.pop(part, 0)
             durable = False
             try:
                 self._write(saved, taken, joins)
@@ -215,8 +231,10 @@ class StoreBase(KeptThings, RankReads, TensorReads):
             finally:
                 if not durable:
                     with self._lock:
+                        self._catalog.part = part
                         self._catalog.changes = changes.followed_by(self._catalog.changes)
-                        self._queued_bytes += queued
+                        self._queued_bytes[part] += queued
+                        self._not_committed(taken)
             with self._lock:
                 self._epoch += 1
                 self._edge.forget(self._epoch)

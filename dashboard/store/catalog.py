@@ -231,6 +231,8 @@ class SavedRows:
     gaps: list[GapRow]
     known: list[tuple[int, int]]
     """How much the state of each of the incarnations knows of frames, and beside them."""
+    part: int = 0
+    """Of the store's: the one that the commit is of."""
 
 
 class Numbers(Protocol):
@@ -266,15 +268,26 @@ class Catalog:
         self.open_gaps: dict[tuple[str, str], GapRow] = {}
         self._unnamed: dict[tuple[str, str], GapRow] = {}
         """By run and writer: the newest steps whose layout is not known."""
-        self.changes = Changes()
+        self.part = 0
+        """Of the store's: whose stream is being taken, or committed. What changes is saved with it."""
+        self._changes: dict[int, Changes] = {}
         self.limits = RunLimits()
         self._layouts = LayoutCache(load_layout, odd)
         self._timelines: dict[tuple[str, int, bytes], int] = {}
-        self._run_of: dict[int, str] = {}
+        self._rank_of: dict[int, tuple[str, int]] = {}
         self._series: dict[tuple[int, str, str], int] = {}
         self._names: dict[tuple[int, str], list[str]] = {}
         self._newest_histograms: dict[int, tuple[int, int]] = {}
         self._next_series = 0
+
+    @property
+    def changes(self) -> Changes:
+        """What of the part has changed since its last commit."""
+        return self._changes.setdefault(self.part, Changes())
+
+    @changes.setter
+    def changes(self, changes: Changes) -> None:
+        self._changes[self.part] = changes
 
     # -- reading back
 
@@ -294,7 +307,7 @@ class Catalog:
                 self.limits.add(run, "layouts")
         for timeline, run, rank, digest in self._rows(read, "timelines", _TIMELINE):
             self._timelines[run, rank, digest] = timeline
-            self._run_of[timeline] = run
+            self._rank_of[timeline] = run, rank
         for series, timeline, kind, name in self._rows(read, "series", _SERIES):
             if (timeline, kind, name) not in self._series:
                 self._keep_series(timeline, kind, name, series)
@@ -403,6 +416,7 @@ class Catalog:
             series=changes.series,
             gaps=[self.gaps[key] for key in changes.gaps],
             known=[(e.state.taken, e.state.words_known()) for e in entries],
+            part=self.part,
         )
 
     def settle(self, saved: SavedRows) -> dict[StreamKey, int]:
@@ -471,7 +485,7 @@ class Catalog:
             else:
                 number = self._numbers.of_timeline(run, rank, digest)
             self._timelines[run, rank, digest] = number
-            self._run_of[number] = run
+            self._rank_of[number] = run, rank
             self.changes.timelines.append((number, run, rank, digest))
         return number
 
@@ -479,7 +493,7 @@ class Catalog:
         """Return the number of a series, made if needed; None, counted, where there is no room for it."""
         number = self._series.get((timeline, kind, name))
         if number is None:
-            run = self._run_of[timeline]
+            run = self.run_of(timeline)
             is_full = len(self._names.get((timeline, kind), ())) >= MAX_SERIES
             if is_full or not self.limits.has_room(run, "series"):
                 too_many = f"more than {MAX_SERIES:,} series of a rank or layout"
@@ -493,7 +507,11 @@ class Catalog:
 
     def run_of(self, timeline: int) -> str:
         """Return the run that a timeline is of."""
-        return self._run_of[timeline]
+        return self._rank_of[timeline][0]
+
+    def rank_of(self, timeline: int) -> tuple[str, int]:
+        """Return the run and the rank that a timeline is of."""
+        return self._rank_of[timeline]
 
     def find_series(self, timeline: int, kind: str, name: str) -> int | None:
         """Return the number of a series; None if nothing of it was ever appended."""
@@ -518,8 +536,8 @@ class Catalog:
     def _keep_series(self, timeline: int, kind: str, name: str, number: int) -> None:
         self._series[timeline, kind, name] = number
         self._next_series = max(self._next_series, number + 1)
-        if (run := self._run_of.get(timeline)) is not None:
-            self.limits.add(run, "series")
+        if (owner := self._rank_of.get(timeline)) is not None:
+            self.limits.add(owner[0], "series")
         self._names.setdefault((timeline, kind), []).append(name)
 
     # -- forgetting
@@ -538,7 +556,7 @@ class Catalog:
         """Drop everything of a run that has been deleted; its numbers may be used again."""
         self.limits.forget(run)
         gone = set(self.timelines_of(run))
-        self.changes = self.changes.without(run, gone)
+        self._changes = {part: changes.without(run, gone) for part, changes in self._changes.items()}
         self.streams = {key: state for key, state in self.streams.items() if key.run != run}
         self.incarnations = {key: entry for key, entry in self.incarnations.items() if key[0] != run}
         self.gaps = {key: row for key, row in self.gaps.items() if key[0] != run}
@@ -549,7 +567,7 @@ class Catalog:
         self._names = {key: names for key, names in self._names.items() if key[0] not in gone}
         for timeline in gone:
             self._layouts.forget(timeline)
-            self._run_of.pop(timeline, None)
+            self._rank_of.pop(timeline, None)
             self._newest_histograms.pop(timeline, None)
 
     # -- histograms

@@ -90,7 +90,9 @@ class DuckRows:
         rows = self.cursor.execute(_RANK_SCALARS, [*parts, *raw, *pooled, level]).fetchnumpy()
         return without_masks({name: column for name, column in rows.items() if name != "width"})
 
-    def histogram_keys(self, series: Sequence[int], *, first: int, end: int, most: int) -> list[HistogramKey]:
+    def histogram_keys(
+        self, timeline: int, series: Sequence[int], *, first: int, end: int, most: int
+    ) -> list[HistogramKey]:
         """See `Rows.histogram_keys`."""
         marks = ",".join("?" * len(series))
         query = f"""SELECT incarnation, seq, series, step FROM histograms
@@ -98,7 +100,7 @@ class DuckRows:
             ORDER BY incarnation DESC, seq DESC LIMIT {most}"""
         return self._all(query, [*series, first, end])
 
-    def histograms(self, keys: Sequence[HistogramKey]) -> dict[HistogramKey, bytes | None]:
+    def histograms(self, timeline: int, keys: Sequence[HistogramKey]) -> dict[HistogramKey, bytes | None]:
         """See `Rows.histograms`."""
         incarnations, numbers, series, _ = (sorted(set(part)) for part in zip(*keys, strict=True))
         query = """SELECT incarnation, seq, series, step, data FROM histograms WHERE list_contains(?, series)

@@ -113,18 +113,26 @@ class Pending:
     """The number of the record of each event; None of one that is not of the stream."""
     document_seqs: list[int] = field(default_factory=list)
     """The number of the record of each document."""
+    part: int = 0
+    """Of the store's, which are made durable one by one."""
     epoch: int | None = None
     """The commit that contains it; None until one has begun."""
 
     def without(self, run: str, timelines: Collection[int]) -> Pending:
         """Return what is left without a run, whose timelines are these."""
+        events = [at for at, (event, _) in enumerate(self.events) if event.run != run]
+        documents = [at for at, found in enumerate(self.documents) if found.run != run]
         return Pending(
             scalars=[block for block in self.scalars if block.timeline not in timelines],
             tensors=[block for block in self.tensors if block.timeline not in timelines],
             histograms=[row for row in self.histograms if row.timeline not in timelines],
-            events=[pair for pair in self.events if pair[0].run != run],
+            events=[self.events[at] for at in events],
             host_samples=[row for row in self.host_samples if row[0] != run],
-            documents=[found for found in self.documents if found.run != run],
+            documents=[self.documents[at] for at in documents],
+            writer=self.writer,
+            event_seqs=[self.event_seqs[at] for at in events],
+            document_seqs=[self.document_seqs[at] for at in documents],
+            part=self.part,
             epoch=self.epoch,
         )
 
@@ -140,9 +148,9 @@ class Edge:
         """Make an append visible to readers."""
         self._items.append(item)
 
-    def take(self, epoch: int) -> list[Pending]:
-        """Mark everything as part of the commit `epoch` and return it; a failed commit takes it again."""
-        taken = [item for item in self._items if item.epoch is None or item.epoch == epoch]
+    def take(self, epoch: int, part: int = 0) -> list[Pending]:
+        """Mark all of a part as of the commit `epoch` and return it; a failed commit takes it again."""
+        taken = [item for item in self._items if item.part == part and item.epoch in (None, epoch)]
         for item in taken:
             item.epoch = epoch
         return taken

@@ -40,6 +40,8 @@ class Wanted:
     """One kind of histogram of a subject."""
 
     name: str
+    timeline: int
+    """Of the rank whose they are."""
     rows: dict[int, list[int]]
     """Series -> the rows that count together; one series for each layout that has the subject."""
 
@@ -120,7 +122,7 @@ def plan_histograms(catalog: Catalog, run: str, rank: int, *, subject: str) -> l
             if series is not None and members:
                 rows[series] = members
         if rows:
-            wanted.append(Wanted(name, rows))
+            wanted.append(Wanted(name, timelines[0], rows))
     return wanted
 
 
@@ -141,7 +143,7 @@ def read_histograms(
     """Read the newest histogram of each kind that counted anything of the subject."""
     result = []
     for each in wanted:
-        for series, step, data in _newest_first(snapshot, list(each.rows), steps):
+        for series, step, data in _newest_first(snapshot, each, steps):
             rows = each.rows[series]
             counts = _counts(data, rows)
             if counts.any():
@@ -159,7 +161,7 @@ def read_histogram_columns(
     for each in wanted:
         found = [
             (step, len(each.rows[series]), counts)
-            for series, step, data in _stored(snapshot, list(each.rows), steps)
+            for series, step, data in _stored(snapshot, each, steps)
             if (counts := _counts(data, each.rows[series])).any()
         ]
         if found:
@@ -181,10 +183,11 @@ def _counts(data: bytes, rows: list[int]) -> npt.NDArray[np.int64]:
     return np.asarray(table[rows].sum(axis=0, dtype=np.int64))
 
 
-def _stored(snapshot: Snapshot, series: list[int], steps: StepRange) -> Iterator[tuple[int, int, bytes]]:
+def _stored(snapshot: Snapshot, wanted: Wanted, steps: StepRange) -> Iterator[tuple[int, int, bytes]]:
     """Yield (series, step, counts) of the newest `KEPT` rows, oldest first, the live edge's among them."""
     first, end = steps.first or 0, 2**62 if steps.end is None else steps.end
-    keys = snapshot.rows.histogram_keys(series, first=first, end=end, most=KEPT)
+    series = list(wanted.rows)
+    keys = snapshot.rows.histogram_keys(wanted.timeline, series, first=first, end=end, most=KEPT)
     plain = {
         (row.incarnation, row.seq, row.series, row.step): row.data
         for item in snapshot.edge
@@ -192,17 +195,16 @@ def _stored(snapshot: Snapshot, series: list[int], steps: StepRange) -> Iterator
         if row.series in series and first <= row.step < end
     }
     chosen = sorted({*plain, *keys})[-KEPT:]
-    packed = _fetch(snapshot, [key for key in chosen if key not in plain])
+    packed = _fetch(snapshot, wanted, [key for key in chosen if key not in plain])
     for key in chosen:
         yield key[2], key[3], plain[key] if key in plain else packed[key]
 
 
-def _newest_first(
-    snapshot: Snapshot, series: list[int], steps: StepRange
-) -> Iterator[tuple[int, int, bytes]]:
+def _newest_first(snapshot: Snapshot, wanted: Wanted, steps: StepRange) -> Iterator[tuple[int, int, bytes]]:
     """Yield (series, step, counts) of the newest rows, those of the live edge among them."""
     first, end = steps.first or 0, 2**62 if steps.end is None else steps.end
-    keys = snapshot.rows.histogram_keys(series, first=first, end=end, most=MAX_LOOKED_AT)
+    series = list(wanted.rows)
+    keys = snapshot.rows.histogram_keys(wanted.timeline, series, first=first, end=end, most=MAX_LOOKED_AT)
     found: dict[HistogramKey, bytes | None] = dict.fromkeys(keys)
     found |= {
         (row.incarnation, row.seq, row.series, row.step): row.data
@@ -211,11 +213,13 @@ def _newest_first(
         if row.series in series and first <= row.step < end
     }
     for key in sorted(found, reverse=True)[:MAX_LOOKED_AT]:
-        yield key[2], key[3], found[key] or _fetch(snapshot, [key])[key]
+        yield key[2], key[3], found[key] or _fetch(snapshot, wanted, [key])[key]
 
 
-def _fetch(snapshot: Snapshot, keys: Sequence[HistogramKey]) -> dict[HistogramKey, bytes]:
-    packed = snapshot.rows.histograms(keys) if keys else {}
+def _fetch(
+    snapshot: Snapshot, wanted: Wanted, keys: Sequence[HistogramKey]
+) -> dict[HistogramKey, bytes]:
+    packed = snapshot.rows.histograms(wanted.timeline, keys) if keys else {}
     return {key: _unpacked(snapshot, packed.get(key), key) for key in keys}
 
 

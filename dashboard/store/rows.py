@@ -62,12 +62,14 @@ class Rows(Protocol):
         """
         ...
 
-    def histogram_keys(self, series: Sequence[int], *, first: int, end: int, most: int) -> list[HistogramKey]:
-        """The newest histograms with steps in `[first, end)`, newest first."""
+    def histogram_keys(
+        self, timeline: int, series: Sequence[int], *, first: int, end: int, most: int
+    ) -> list[HistogramKey]:
+        """The newest histograms with steps in `[first, end)`, newest first; of a rank that has the timeline."""
         ...
 
-    def histograms(self, keys: Sequence[HistogramKey]) -> dict[HistogramKey, bytes | None]:
-        """The packed counts of some, of which there must be one."""
+    def histograms(self, timeline: int, keys: Sequence[HistogramKey]) -> dict[HistogramKey, bytes | None]:
+        """The packed counts of some, of which there must be one; of a rank that has the timeline."""
         ...
 
     def events(self, run: str, event_id: str | None = None) -> list[tuple[str, bytes | None]]:

@@ -276,7 +276,9 @@ class ClickRows:
 
     # -- histograms
 
-    def histogram_keys(self, series: Sequence[int], *, first: int, end: int, most: int) -> list[HistogramKey]:
+    def histogram_keys(
+        self, timeline: int, series: Sequence[int], *, first: int, end: int, most: int
+    ) -> list[HistogramKey]:
         """See `Rows.histogram_keys`."""
         query = f"""SELECT incarnation, seq, series, at_step FROM (
             SELECT incarnation, seq, series, max(step) AS at_step FROM histograms
@@ -286,7 +288,7 @@ class ClickRows:
             ORDER BY incarnation DESC, seq DESC LIMIT {most}"""
         return [(row[0], row[1], row[2], row[3]) for row in self._database.rows(query)]
 
-    def histograms(self, keys: Sequence[HistogramKey]) -> dict[HistogramKey, bytes | None]:
+    def histograms(self, timeline: int, keys: Sequence[HistogramKey]) -> dict[HistogramKey, bytes | None]:
         """See `Rows.histograms`."""
         wanted = ", ".join(f"({incarnation}, {seq}, {series})" for incarnation, seq, series, _ in keys)
         query = f"""SELECT incarnation, seq, series, step, data FROM histograms
