@@ -221,6 +221,12 @@ class ClickHouseServer:
         self._process = None
 
 
+def url_of(servers: Sequence[ClickHouseServer], database: str) -> str:
+    """What `ClickStore` takes for a database on several servers."""
+    places = ",".join(f"{HOST}:{server.port}" for server in servers)
+    return f"clickhouse://{servers[0].user}@{places}/{database}"
+
+
 @contextlib.contextmanager
 def shards(folder: Path, count: int = 2) -> Iterator[list[ClickHouseServer]]:
     """Servers that know each other as the shards of `CLUSTER`, with one password; stopped at the end."""

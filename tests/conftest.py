@@ -253,7 +253,22 @@ def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseS
     """A real ClickHouse for all tests of a worker, each with its own database; without one they skip."""
     if problem := clickhouse_server.what_is_missing():
         pytest.skip(problem)
-    server = ClickHouseServer(tmp_path_factory.mktemp("clickhouse"))
+    with _shared(ClickHouseServer(tmp_path_factory.mktemp("clickhouse"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def second_clickhouse(
+    clickhouse: ClickHouseServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClickHouseServer]:
+    """Another one, with the same user and password, for stores on two servers."""
+    folder = tmp_path_factory.mktemp("clickhouse")
+    with _shared(ClickHouseServer(folder, password=clickhouse.password)) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _shared(server: ClickHouseServer) -> Iterator[ClickHouseServer]:
     server.start()
     clickhouse_server.shared_pids.add(server.pid)
     yield server

@@ -163,6 +163,16 @@ class Incarnation:
             lost_before_write=state.lost_before_write,
         )
 
+    def is_over(self, now: float, *, quiet_s: float) -> bool:
+        """Whether it has ended, or has said nothing for so long that it may have."""
+        has_ended = self.state.outcome is not None or self.state.host_state in ("killed", "ended")
+        return has_ended or self._silent_s(now) > quiet_s
+
+    def _silent_s(self, now: float) -> float:
+        arrived = self.state.arrived or 0.0
+        heard = self.description().time if self.state.heard is None else self.state.heard
+        return now - (arrived if abs(arrived - heard) <= LIVE_WITHIN_S else heard)
+
     def _word(self, now: float) -> str:
         state = self.state
         if state.outcome is not None:
@@ -171,10 +181,7 @@ class Incarnation:
             return "killed"
         if state.host_state == "ended":
             return "finished"
-        arrived = state.arrived or 0.0
-        heard = self.description().time if state.heard is None else state.heard
-        newest = arrived if abs(arrived - heard) <= LIVE_WITHIN_S else heard
-        silent_s = now - newest
+        silent_s = self._silent_s(now)
         if silent_s > GONE_AFTER_S and self._has_gone():
             return "killed"
         return "running" if silent_s <= SILENT_AFTER_S else "silent"
@@ -509,9 +516,9 @@ class Catalog:
         """Return the run that a timeline is of."""
         return self._rank_of[timeline][0]
 
-    def rank_of(self, timeline: int) -> tuple[str, int]:
-        """Return the run and the rank that a timeline is of."""
-        return self._rank_of[timeline]
+    def rank_of(self, timeline: int) -> tuple[str, int] | None:
+        """Return the run and the rank that a timeline is of; None where there is none of that number."""
+        return self._rank_of.get(timeline)
 
     def find_series(self, timeline: int, kind: str, name: str) -> int | None:
         """Return the number of a series; None if nothing of it was ever appended."""
@@ -547,6 +554,14 @@ class Catalog:
         return {
             timeline: (run, rank, not digest) for (run, rank, digest), timeline in self._timelines.items()
         }
+
+    def ranks_over(self, now: float, *, quiet_s: float) -> set[tuple[str, int]]:
+        """Return run and rank of those that have ended, or have said nothing for `quiet_s` seconds."""
+        newest: dict[tuple[str, int], Incarnation] = {}
+        for (run, rank, number), entry in self.incarnations.items():
+            if (run, rank) not in newest or number > newest[run, rank].number:
+                newest[run, rank] = entry
+        return {key for key, entry in newest.items() if entry.is_over(now, quiet_s=quiet_s)}
 
     def timelines_of(self, run: str) -> list[int]:
         """Return the timelines of all ranks of a run."""

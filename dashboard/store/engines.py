@@ -48,19 +48,10 @@ def open_store(data: Path, url: str = "", *, environment: Mapping[str, str] = os
 
         return DuckStore(data)
     try:
-        from .clickhouse.connection import parse_addresses, read_password
-        from .clickhouse.sharded import ShardedStore
+        from .clickhouse.connection import read_password
         from .clickhouse.store import ClickStore
     except ModuleNotFoundError as error:
         raise DashboardError(
             f"--store needs {error.name}, which is not installed: pip install 'nanscope[clickhouse]'"
         ) from error
-    password, stores = read_password(environment), list[ClickStore]()
-    try:
-        for address in parse_addresses(url):
-            stores.append(ClickStore(str(address), password=password, commit_share=COMMIT_SHARE))
-    except DashboardError:
-        for store in stores:
-            store.close()
-        raise
-    return stores[0] if len(stores) == 1 else ShardedStore(stores)
+    return ClickStore(url, password=read_password(environment), commit_share=COMMIT_SHARE)

@@ -216,9 +216,7 @@ def _newest_first(snapshot: Snapshot, wanted: Wanted, steps: StepRange) -> Itera
         yield key[2], key[3], found[key] or _fetch(snapshot, wanted, [key])[key]
 
 
-def _fetch(
-    snapshot: Snapshot, wanted: Wanted, keys: Sequence[HistogramKey]
-) -> dict[HistogramKey, bytes]:
+def _fetch(snapshot: Snapshot, wanted: Wanted, keys: Sequence[HistogramKey]) -> dict[HistogramKey, bytes]:
     packed = snapshot.rows.histograms(wanted.timeline, keys) if keys else {}
     return {key: _unpacked(snapshot, packed.get(key), key) for key in keys}
 

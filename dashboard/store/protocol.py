@@ -1,7 +1,7 @@
 """The seam between what writes and reads a run's data and how it is kept.
 
-`DuckStore` is a file of one dashboard; `ClickStore` a database that several share, `ShardedStore` several of
-these. All returned arrays are read-only. A store is thread-safe: one thread writes, any thread reads.
+`DuckStore` is a file of one dashboard; `ClickStore` a database that several share. All returned arrays are
+read-only. A store is thread-safe: one thread writes, any thread reads.
 """
 
 from __future__ import annotations

@@ -65,11 +65,11 @@ class Rows(Protocol):
     def histogram_keys(
         self, timeline: int, series: Sequence[int], *, first: int, end: int, most: int
     ) -> list[HistogramKey]:
-        """The newest histograms with steps in `[first, end)`, newest first; of a rank that has the timeline."""
+        """The newest histograms with steps in `[first, end)`, newest first; of a timeline's rank."""
         ...
 
     def histograms(self, timeline: int, keys: Sequence[HistogramKey]) -> dict[HistogramKey, bytes | None]:
-        """The packed counts of some, of which there must be one; of a rank that has the timeline."""
+        """The packed counts of some, of which there must be one; of a timeline's rank."""
         ...
 
     def events(self, run: str, event_id: str | None = None) -> list[tuple[str, bytes | None]]:

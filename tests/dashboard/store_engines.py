@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clickhouse_server import ClickHouseServer
+from clickhouse_server import ClickHouseServer, url_of
 
 from dashboard.store.duck import DuckStore
 from dashboard.store.protocol import Store
 
 ENGINES = ("duckdb", "clickhouse")
+TWO_SERVERS_TOO = (*ENGINES, "two servers")
+"""What a file gives as its `STORES` in which ranks, events or people's words come together."""
 DUCKDB_ONLY = pytest.mark.parametrize("engine", ["duckdb"], indirect=True)
 
 
@@ -30,32 +32,32 @@ class OpenStore:
     """Opens stores of one engine by folder; `open_store` is the fixture that gives it.
 
     Args:
-        server: Where stores have their databases; None for stores in DuckDB.
+        servers: Where stores have their databases; none for stores in DuckDB.
     """
 
-    def __init__(self, server: ClickHouseServer | None = None) -> None:
-        self._server = server
+    def __init__(self, *servers: ClickHouseServer) -> None:
+        self._servers = servers
         self._opened: list[Store] = []
         self._databases: set[str] = set()
 
     def __call__(self, folder: Path, **options: Any) -> Store:
         """Open the store of a folder with `clock` and `raw_steps`, if they are given."""
-        if self._server is None:
+        if not self._servers:
             store: Store = DuckStore(folder, **options)
         else:
             from dashboard.store.clickhouse.store import ClickStore
 
-            url = self._server.url(self._database(folder))
-            store = ClickStore(url, password=self._server.password, **options)
+            url = url_of(self._servers, self._database(folder))
+            store = ClickStore(url, password=self._servers[0].password, **options)
         self._opened.append(store)
         return store
 
     def source(self, folder: Path) -> str:
         """A program's lines that open the store of a folder as `store`."""
-        if self._server is None:
+        if not self._servers:
             line = f"store = DuckStore(Path({str(folder)!r}))"
             return f"from pathlib import Path\nfrom dashboard.store.duck import DuckStore\n{line}\n"
-        url, password = self._server.url(self._database(folder)), self._server.password
+        url, password = url_of(self._servers, self._database(folder)), self._servers[0].password
         line = f"store = ClickStore({url!r}, password={password!r})"
         return f"from dashboard.store.clickhouse.store import ClickStore\n{line}\n"
 
@@ -68,6 +70,6 @@ class OpenStore:
         """Close what was opened and remove what is not in a folder of the test's."""
         for store in reversed(self._opened):
             store.close()
-        for name in sorted(self._databases):
-            assert self._server is not None
-            self._server.ask(f"DROP DATABASE IF EXISTS {name}")
+        for server in self._servers:
+            for name in sorted(self._databases):
+                server.ask(f"DROP DATABASE IF EXISTS {name}")

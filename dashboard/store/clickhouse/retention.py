@@ -8,7 +8,7 @@ blocks dropped; wherever it ends, reads show the same. Below a floor, raw rows c
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -49,22 +49,29 @@ class Retention:
     Args:
         database: Whose rows.
         raw_steps: Newest steps of a rank that are kept one by one.
+        everywhere: All servers, any of which may have events of a rank; None: this is the only one.
     """
 
-    def __init__(self, database: Connections, *, raw_steps: int) -> None:
+    def __init__(
+        self, database: Connections, *, raw_steps: int, everywhere: Sequence[Connections] | None = None
+    ) -> None:
         self._database, self._raw_steps = database, raw_steps
+        self._everywhere = everywhere
         self._rows = ClickRows(database)
 
-    def apply(self, names: Mapping[int, tuple[str, int, bool]]) -> None:
+    def apply(
+        self, names: Mapping[int, tuple[str, int, bool]], over: Collection[tuple[str, int]] = ()
+    ) -> None:
         """Look at all runs.
 
         Args:
-            names: Timeline -> its run, its rank, and whether it has scalars, of all that are known.
+            names: Timeline -> its run, its rank, and whether it has scalars, of all that lie here.
+            over: Run and rank of those that have ended, or have said nothing for long: no run waits for them.
         """
         blocks = self._blocks()
         for number, run in self._runs(names).items():
             if found := blocks.get(number):
-                self._age(number, run, found)
+                self._age(number, run, found, {rank for name, rank in over if name == run.name})
 
     def clear(self, run: str, blocks: Iterable[int]) -> None:
         """Drop what came back of blocks below the floor, before a run that was resumed writes to them."""
@@ -80,13 +87,14 @@ class Retention:
 
     # -- one run
 
-    def _age(self, number: int, run: _Run, blocks: Mapping[int, bool]) -> None:
+    def _age(self, number: int, run: _Run, blocks: Mapping[int, bool], over: Collection[int]) -> None:
         size = schema.BLOCK_STEPS
         reached: dict[int, int] = {}
         for each in run.timelines:
             reached[each.rank] = max(reached.get(each.rank, -1), each.max_step)
         floor = max(each.floor for each in run.timelines)
-        target = (min(reached.values()) - self._raw_steps) // size * size
+        going = [step for rank, step in reached.items() if rank not in over]
+        target = (min(going or [max(reached.values())]) - self._raw_steps) // size * size
         if not all(is_quiet for block, is_quiet in blocks.items() if (block + 1) * size <= floor):
             return
         notes = self._noted([number])
@@ -194,7 +202,9 @@ class Retention:
         """Return rank -> where its events are, in whole buckets."""
         query = "SELECT DISTINCT rank, step FROM events WHERE run = %(run)s ORDER BY rank, step"
         found: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for rank, step in self._database.rows(query, {"run": run}):
+        servers = [self._database] if self._everywhere is None else self._everywhere
+        said = {row for server in servers for row in server.rows(query, {"run": run})}
+        for rank, step in sorted(said):
             low, high = (step - EVENT_STEPS) // FACTOR, (step + EVENT_STEPS) // FACTOR + 1
             found[rank].append((low * FACTOR, high * FACTOR))
         return {rank: join_ranges(ranges) for rank, ranges in found.items()}

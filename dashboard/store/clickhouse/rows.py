@@ -300,12 +300,16 @@ class ClickRows:
 
     def events(self, run: str, event_id: str | None = None) -> list[tuple[str, bytes | None]]:
         """See `Rows.events`."""
-        chosen = "" if event_id is None else "AND id = %(id)s"
-        query = f"""SELECT id, data FROM events FINAL WHERE run = %(run)s {chosen} AND {_PRESENT}
-            ORDER BY incarnation, version"""
-        found = self._database.rows(query, {"run": run, "id": event_id})
         # Several writers may have spoken of one event: the newest start's last word counts.
-        return list({text(number): data for number, data in found}.items())
+        return list({row[2]: row[3] for row in self.event_rows(run, event_id)}.items())
+
+    def event_rows(self, run: str, event_id: str | None = None) -> list[tuple[int, int, str, bytes]]:
+        """Return start, version, id and record of what was said of a run's events, in that order."""
+        chosen = "" if event_id is None else "AND id = %(id)s"
+        query = f"""SELECT incarnation, version, id, data FROM events FINAL WHERE run = %(run)s {chosen}
+            AND {_PRESENT} ORDER BY incarnation, version"""
+        found = self._database.rows(query, {"run": run, "id": event_id})
+        return [(incarnation, version, text(number), data) for incarnation, version, number, data in found]
 
     def run_of_event(self, event_id: str) -> str | None:
         """See `Rows.run_of_event`."""
@@ -322,20 +326,35 @@ class ClickRows:
             GROUP BY run, newest"""
         return [(text(run), text(severity), count) for run, severity, count in self._database.rows(query)]
 
+    def last_severities(self) -> list[tuple[str, str, tuple[int, int, str]]]:
+        """Return of all that was said of events: run, id, and start, version and severity."""
+        query = f"""SELECT run, id, incarnation, version, severity FROM
+            {_of_all_runs("events", "id, incarnation, severity")}"""
+        found = self._database.rows(query)
+        return [(text(row[0]), text(row[1]), (row[2], row[3], text(row[4]))) for row in found]
+
     def severities(self, run: str, event_id: str) -> list[str]:
         """See `Rows.severities`."""
-        query = f"""SELECT severity FROM events FINAL WHERE run = %(run)s AND id = %(id)s
-            AND {_PRESENT} ORDER BY incarnation DESC, version DESC LIMIT 1"""
-        return [text(row[0]) for row in self._database.rows(query, {"run": run, "id": event_id})]
+        return [row[2] for row in self.severity_rows(run, event_id)]
+
+    def severity_rows(self, run: str, event_id: str) -> list[tuple[int, int, str]]:
+        """Return start, version and severity of what was said last of an event, if it is there."""
+        query = f"""SELECT incarnation, version, severity FROM events FINAL WHERE run = %(run)s
+            AND id = %(id)s AND {_PRESENT} ORDER BY incarnation DESC, version DESC LIMIT 1"""
+        return [(*row[:2], text(row[2])) for row in self._database.rows(query, {"run": run, "id": event_id})]
 
     def documents(self, run: str, kind: str) -> list[tuple[Any, ...]]:
         """See `Rows.documents`."""
-        query = f"""SELECT run, rank, incarnation, kind, key, step, time, data FROM documents FINAL
+        return [row[1:] for row in self.document_rows(run, kind)]
+
+    def document_rows(self, run: str, kind: str) -> list[tuple[Any, ...]]:
+        """Return the sequence number before what `documents` has."""
+        query = f"""SELECT seq, run, rank, incarnation, kind, key, step, time, data FROM documents FINAL
             WHERE run = %(run)s AND kind = %(kind)s AND {_PRESENT}"""
         found = self._database.rows(query, {"run": run, "kind": kind})
         return [
-            (text(name), rank, incarnation, text(of), text(key), None if step < 0 else step, time, data)
-            for name, rank, incarnation, of, key, step, time, data in found
+            (seq, text(name), rank, incarnation, text(of), text(key), None if step < 0 else step, time, data)
+            for seq, name, rank, incarnation, of, key, step, time, data in found
         ]
 
     def document_kinds(self, run: str) -> list[str]:
@@ -354,19 +373,27 @@ class ClickRows:
 
     def marks(self) -> dict[str, RunMark]:
         """See `Rows.marks`."""
-        query = f"SELECT run, note, starred FROM {_of_all_runs('marks', 'note, starred')}"
-        return {
-            text(run): RunMark(note=text(note), starred=bool(starred))
-            for run, note, starred in self._database.rows(query)
-        }
+        return {run: mark for _, run, mark in self.mark_rows()}
+
+    def mark_rows(self) -> list[tuple[int, str, RunMark]]:
+        """Return when each mark was made, its run, and the mark."""
+        query = f"SELECT version, run, note, starred FROM {_of_all_runs('marks', 'note, starred')}"
+        return [
+            (version, text(run), RunMark(note=text(note), starred=bool(starred)))
+            for version, run, note, starred in self._database.rows(query)
+        ]
 
     def notes(self, run: str) -> list[StepNote]:
         """See `Rows.notes`."""
-        query = f"""SELECT id, step, text, time FROM notes FINAL WHERE run = %(run)s AND gone = 0
+        return [note for _, is_gone, note in self.note_rows(run) if not is_gone]
+
+    def note_rows(self, run: str) -> list[tuple[int, bool, StepNote]]:
+        """Return when each note was written or deleted, whether it was deleted, and the note."""
+        query = f"""SELECT version, gone, id, step, text, time FROM notes FINAL WHERE run = %(run)s
             AND {_PRESENT}"""
         return [
-            StepNote(id=text(number), step=step, text=text(words), time=time)
-            for number, step, words, time in self._database.rows(query, {"run": run})
+            (version, bool(gone), StepNote(id=text(number), step=step, text=text(words), time=time))
+            for version, gone, number, step, words, time in self._database.rows(query, {"run": run})
         ]
 
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import time
+from dataclasses import dataclass
 from typing import Final
+
+from clickhouse_driver.errors import ServerException
 
 from ...errors import DashboardError
 from .connection import Connections
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 BLOCK_STEPS = 8192
 """Of the tables of this release; tests make tables of smaller blocks."""
 GONE: Final = 9
@@ -142,36 +145,92 @@ TABLES: Final[dict[str, tuple[str, str]]] = {
 """Table -> columns, and how it is kept. A *timeline* is one rank's scalars, or one layout's tensors."""
 OF_RUNS: Final = tuple(name for name, (columns, _) in TABLES.items() if columns.startswith(_KEY))
 """Tables whose rows go with their partition."""
-MIGRATIONS: Final[dict[int, tuple[str, ...]]] = {}
-"""Version -> statements that make its tables those of the next version; each may be repeated."""
 
 
-def create_tables(database: Connections) -> None:
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A column that a later version has: 18.16 has no ADD COLUMN IF NOT EXISTS."""
+
+    table: str
+    name: str
+    form: str
+    """Type, and default."""
+
+
+MIGRATIONS: Final[dict[int, tuple[Added | str, ...]]] = {1: ()}
+"""Version -> steps that make its tables those of the next version; each may be repeated, by several processes
+at once.
+
+1: A run was whole on the server that its id chooses; since 2 its ranks lie on all of them in turns. What is
+there stays where it is (`shards.Places`); a release that looks for it there alone must not write any more.
+"""
+
+
+def create_tables(database: Connections, *, place: int = 0) -> None:
     """Make what is missing, and bring tables of an earlier release to this version.
 
+    Args:
+        database: On one of the servers of a store.
+        place: Which of them it is.
+
     Raises:
-        DashboardError: they are of a later release.
+        DashboardError: they are of a later release, or were another server's.
     """
-    missing = TABLES.keys() - database.tables()
-    if missing:
-        database.create_database()
-    for name, (columns, engine) in TABLES.items():
-        if name in missing:
-            engine = engine.replace("BLOCK_STEPS", str(BLOCK_STEPS))
-            database.run(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) ENGINE = {engine}")
-    versions = [row[0] for row in database.rows("SELECT value FROM meta WHERE name = 'schema'")]
-    version = max(versions, default=SCHEMA_VERSION)
+    there = database.tables()
+    known = _read_notes(database) if "meta" in there else {}
+    # Without a version it is being made just now, or a process of any release has ended while it was.
+    version = known.get("schema", 1 if there else SCHEMA_VERSION)
     if version > SCHEMA_VERSION or any(step not in MIGRATIONS for step in range(version, SCHEMA_VERSION)):
         raise DashboardError(
             f"the store at {database.address} has tables of schema {version}, this release knows "
             f"{SCHEMA_VERSION}: use the release that made them, or another database"
         )
-    for step in range(version, SCHEMA_VERSION):
-        for statement in MIGRATIONS[step]:
-            database.run(statement)
-    if not versions or version != SCHEMA_VERSION:
-        row = [("schema", SCHEMA_VERSION, SCHEMA_VERSION)]
-        database.run_rows("meta", ("name", "value", "version"), row)
+    if known.get("place", place) != place:
+        raise DashboardError(
+            f"the store at {database.address} was number {known['place'] + 1} in the list of servers, and is "
+            f"{place + 1} now: keep their order, and add new ones at the end"
+        )
+    if missing := TABLES.keys() - there:
+        database.create_database()
+    for name, (columns, engine) in TABLES.items():
+        if name in missing:
+            engine = engine.replace("BLOCK_STEPS", str(BLOCK_STEPS))
+            database.run(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) ENGINE = {engine}")
+    for number in range(version, SCHEMA_VERSION):
+        for step in MIGRATIONS[number]:
+            _migrate(database, step)
+        _note(database, "schema", number + 1)
+    if "schema" not in known:
+        _note(database, "schema", SCHEMA_VERSION)
+    if "place" not in known:
+        _note(database, "place", place)
+
+
+def _read_notes(database: Connections) -> dict[str, int]:
+    found = database.rows("SELECT name, value FROM meta ORDER BY version")
+    return {name.decode(): value for name, value in found}
+
+
+def _migrate(database: Connections, step: Added | str) -> None:
+    if isinstance(step, str):
+        database.run(step)
+    elif not _has(database, step):
+        try:
+            database.run(f"ALTER TABLE {step.table} ADD COLUMN {step.name} {step.form}")
+        except ServerException:
+            if not _has(database, step):  # another process has added it meanwhile
+                raise
+
+
+def _has(database: Connections, column: Added) -> bool:
+    query = """SELECT count() FROM system.columns WHERE database = %(database)s AND table = %(table)s
+        AND name = %(name)s"""
+    values = {"database": database.address.database, "table": column.table, "name": column.name}
+    return bool(database.rows(query, values)[0][0])
+
+
+def _note(database: Connections, name: str, value: int) -> None:
+    database.run_rows("meta", ("name", "value", "version"), [(name, value, value)])
 
 
 def number_of(*parts: object) -> int:

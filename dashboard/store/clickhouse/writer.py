@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -81,18 +81,32 @@ class Writer:
         database: To write to.
         run_of: Returns the run of a timeline.
         raw_steps: Newest steps of a rank that are kept one by one.
+        everywhere: All servers of the store; None: this is the only one.
     """
 
-    def __init__(self, database: Connections, run_of: Callable[[int], str], *, raw_steps: int) -> None:
+    def __init__(
+        self,
+        database: Connections,
+        run_of: Callable[[int], str],
+        *,
+        raw_steps: int,
+        everywhere: Sequence[Connections] | None = None,
+    ) -> None:
         self._database = database
         self._run_of = run_of
         self._rows = ClickRows(database)
-        self.retention = Retention(database, raw_steps=raw_steps)
+        self.retention = Retention(database, raw_steps=raw_steps, everywhere=everywhere)
 
     def write(
-        self, saved: SavedRows, pending: Sequence[Pending], joins: Sequence[Join]
+        self, saved: SavedRows, pending: Sequence[Pending], joined: Callable[[], Iterable[Move]] = tuple
     ) -> dict[int, Progress]:
-        """Write everything, and what the joins put together of it; return how far timelines are now."""
+        """Write everything; return how far timelines are now.
+
+        Args:
+            saved: Names and positions.
+            pending: Rows.
+            joined: Puts together what it can once the rows are there, and says what it has written here.
+        """
         scalars = [block for item in pending for block in item.scalars]
         tensors = [block for item in pending for block in item.tensors]
         self._keep_rewritten(scalars, tensors)
@@ -102,7 +116,7 @@ class Writer:
         moves = self._insert_frames(scalars, tensors)
         self._save_events(pending)
         self._save_names(saved)
-        progress = self._advance([*moves, *self._join(joins)])
+        progress = self.advance([*moves, *joined()])
         self._save_streams(saved)
         return progress
 
@@ -187,19 +201,22 @@ class Writer:
             if sum(map(len, parts))
         ]
 
-    def _join(self, joins: Sequence[Join]) -> Iterator[Move]:
-        """Write the whole norms of the steps of which all parts are there."""
-        for join in joins:
-            low, end = int(join.steps[0]), int(join.steps[-1]) + 1
-            rows = self._rows.raw_scalars(join.timelines, join.parts, first=low, end=end)
-            inside = np.isin(rows["step"], join.steps)
-            norms = whole_norms({name: column[inside] for name, column in rows.items()}, join)
-            if count := len(norms["step"]):
-                columns = self._runs([join.timeline], [count])
-                names = ("series", "step", "incarnation", "seq", "time", "value")
-                self._database.insert("scalar_raw", columns | {name: norms[name] for name in names})
-                # What is put together comes without a frame: it may be later than the bucket's.
-                yield Move(join.timeline, norms["step"], is_scalar=True)
+    def put_norms(self, join: Join, parts: Columns) -> list[Move]:
+        """Write the whole norms of the steps of which all parts are there.
+
+        Args:
+            join: Of a rank that lies here.
+            parts: Raw rows of all its ranks.
+        """
+        inside = np.isin(parts["step"], join.steps)
+        norms = whole_norms({name: column[inside] for name, column in parts.items()}, join)
+        if not len(norms["step"]):
+            return []
+        columns = self._runs([join.timeline], [len(norms["step"])])
+        names = ("series", "step", "incarnation", "seq", "time", "value")
+        self._database.insert("scalar_raw", columns | {name: norms[name] for name in names})
+        # What is put together comes without a frame: it may be later than the bucket's.
+        return [Move(join.timeline, norms["step"], is_scalar=True)]
 
     # -- names
 
@@ -277,7 +294,7 @@ class Writer:
 
     # -- pyramid
 
-    def _advance(self, moves: Sequence[Move]) -> dict[int, Progress]:
+    def advance(self, moves: Sequence[Move]) -> dict[int, Progress]:
         """Close the buckets that frames have come to the end of, write again those that they touch."""
         if not moves:
             return {}

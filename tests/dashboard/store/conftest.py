@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 
 import pytest
 from store_engines import ENGINES, OpenStore
 
 
-@pytest.fixture(params=ENGINES)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests of a file run with its `STORES`, those of others with one store of each engine."""
+    chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "engine" in metafunc.fixturenames and "engine" not in chosen:
+        metafunc.parametrize("engine", getattr(metafunc.module, "STORES", ENGINES), indirect=True)
+
+
+@pytest.fixture
 def engine(request: pytest.FixtureRequest) -> str:
     """Which store the test opens."""
     return str(request.param)
@@ -18,8 +24,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def open_store(engine: str, request: pytest.FixtureRequest) -> Iterator[OpenStore]:
     """What opens a store by its folder; at the end of the test all of them are closed and removed."""
-    if engine == "clickhouse" and importlib.util.find_spec("dashboard.store.clickhouse") is None:
-        pytest.skip("there is no store in ClickHouse yet: dashboard.store.clickhouse is missing")
-    opener = OpenStore(request.getfixturevalue("clickhouse") if engine == "clickhouse" else None)
+    servers = {"duckdb": [], "clickhouse": ["clickhouse"], "two servers": ["clickhouse", "second_clickhouse"]}
+    opener = OpenStore(*(request.getfixturevalue(name) for name in servers[engine]))
     yield opener
     opener.close()

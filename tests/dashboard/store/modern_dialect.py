@@ -218,7 +218,7 @@ def main() -> None:
         for store in (duck, modern):
             write(store)
         compare(reads(duck), reads(modern))
-        ((version,),) = modern._database.rows("SELECT version()")
+        ((version,),) = modern._places.shards[0].database.rows("SELECT version()")
         print("same", version.decode())
     finally:
         duck.close()

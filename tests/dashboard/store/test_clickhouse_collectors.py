@@ -5,17 +5,18 @@ What a fresh store reads at the end is compared with a DuckDB that was given eac
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import shared_streams
-from clickhouse_server import ClickHouseServer, what_is_missing
+from clickhouse_server import ClickHouseServer, shards, url_of, what_is_missing
 from forked_scripts import ForkedScript, ForkedScripts
 from msgspec.structs import replace
 from shared_streams import Helper, Streams, differences, everything
@@ -33,37 +34,38 @@ class Collectors:
     """Stores of one database, each as a process of its own has it.
 
     Args:
-        server: Of the database.
+        servers: That have it together.
         database: Its name.
     """
 
-    def __init__(self, server: ClickHouseServer, database: str) -> None:
-        self.server, self.database = server, database
+    def __init__(self, servers: Sequence[ClickHouseServer], database: str) -> None:
+        self.servers, self.database = servers, database
         self._opened: list[Any] = []
 
     @property
     def url(self) -> str:
-        return self.server.url(self.database)
+        return url_of(self.servers, self.database)
 
     def open(self) -> Any:
         from dashboard.store.clickhouse.store import ClickStore
 
-        store = ClickStore(self.url, password=self.server.password, clock=lambda: 0.0)
+        store = ClickStore(self.url, password=self.servers[0].password, clock=lambda: 0.0)
         self._opened.append(store)
         return store
 
     def lose(self, store: Any) -> None:
         """Have it end as a killed process does: nothing more is written."""
-        store._stop.set()
-        store._thread.join()
+        store._end_following()
         store._closed = True
-        store._database.close()
+        for shard in store._places.shards:
+            shard.database.close()
         self._opened.remove(store)
 
     def close(self) -> None:
         for store in list(self._opened):
             store.close()
-        self.server.ask(f"DROP DATABASE IF EXISTS {self.database}")
+        for server in self.servers:
+            server.ask(f"DROP DATABASE IF EXISTS {self.database}")
 
 
 _numbers = itertools.count()
@@ -72,7 +74,7 @@ _numbers = itertools.count()
 @pytest.fixture
 def collectors(clickhouse: ClickHouseServer) -> Iterator[Collectors]:
     """Of a database of the test's."""
-    made = Collectors(clickhouse, f"shared_{os.getpid()}_{next(_numbers)}")
+    made = Collectors([clickhouse], f"shared_{os.getpid()}_{next(_numbers)}")
     yield made
     made.close()
 
@@ -145,7 +147,9 @@ def test_commits_given_up_between_any_two_statements_lose_and_repeat_nothing(
             helper.step()
         except GivenUpError:
             given_up += 1
-            which = next(number for number, store in enumerate(stores) if store._database.is_over)
+            which = next(
+                number for number, store in enumerate(stores) if store._places.shards[0].database.is_over
+            )
             collectors.lose(stores[which])
             stores[which] = mortal(collectors.open(), chance)
             helper.leave()
@@ -160,7 +164,7 @@ def test_commits_given_up_between_any_two_statements_lose_and_repeat_nothing(
 
 def mortal(store: Any, chance: random.Random) -> Any:
     """Have a store give up before or after one of the statements of one of its next commits."""
-    database, left = store._database, chance.randint(1, 60)
+    database, left = store._places.shards[0].database, chance.randint(1, 60)
     database.is_over = False
 
     def counted(write: Callable[..., None]) -> Callable[..., None]:
@@ -188,46 +192,46 @@ def writers(tmp_path: Path) -> Iterator[ForkedScripts]:
         yield scripts
 
 
-def test_killed_collectors_and_server_lose_and_repeat_nothing(
+def test_killed_collectors_and_servers_lose_and_repeat_nothing(
     writers: ForkedScripts, truth: dict[str, Any], tmp_path: Path
 ) -> None:
-    server = ClickHouseServer(tmp_path / "clickhouse")
-    server.start()
-    collectors = Collectors(server, "shared")
+    """Rank 0 lies on one server, rank 1 on the other."""
     chance = random.Random(SEEDS[0])
     running: list[ForkedScript] = []
+    with shards(tmp_path) as servers, contextlib.closing(Collectors(servers, "shared")) as collectors:
 
-    def start() -> None:
-        script = [shared_streams.__file__, collectors.url, str(chance.randrange(10**6))]
-        running.append(writers.start(script, tmp_path, {"NANSCOPE_STORE_PASSWORD": server.password}))
+        def start() -> None:
+            script = [shared_streams.__file__, collectors.url, str(chance.randrange(10**6))]
+            running.append(writers.start(script, tmp_path, {"NANSCOPE_STORE_PASSWORD": servers[0].password}))
 
-    try:
-        collectors.open()
-        start()
-        start()
-        for kill in range(10):
-            time.sleep(chance.uniform(0.1, 0.8))
-            if kill % 4 == 3:
-                server.kill()
-                server.start()
-            else:
-                victim = running.pop(chance.randrange(2))
-                assert victim.poll() is None, victim.said()
-                victim.kill()
-                victim.wait(30)
-                start()
-        for script in running:
-            script.kill()
-            script.wait(30)
-        last = collectors.open()
-        Helper(Streams(0), chance, [last]).finish(last)
-        assert_shown(collectors.open(), truth)
-    finally:
-        for script in running:
-            script.kill()
-            script.wait(30)
-        collectors.close()
-        server.stop()
+        try:
+            collectors.open()
+            start()
+            start()
+            for kill in range(10):
+                time.sleep(chance.uniform(0.1, 0.8))
+                if kill % 4 == 3:
+                    server = servers[kill // 4 % 2]
+                    server.kill()
+                    server.start()
+                else:
+                    victim = running.pop(chance.randrange(2))
+                    assert victim.poll() is None, victim.said()
+                    victim.kill()
+                    victim.wait(30)
+                    start()
+            for script in running:
+                script.kill()
+                script.wait(30)
+            last = collectors.open()
+            Helper(Streams(0), chance, [last]).finish(last)
+            assert_shown(collectors.open(), truth)
+            for server in servers:
+                assert server.ask("SELECT uniq(timeline) FROM shared.scalar_raw") == [(1,)]
+        finally:
+            for script in running:
+                script.kill()
+                script.wait(30)
 
 
 # ---------------------------------------------------------------------------- what the other one shows
@@ -265,10 +269,9 @@ def test_revision_changes_when_names_and_values_can_be_read(collectors: Collecto
     wait_until(lambda: other.runs(), "the run")
     collectors.lose(other)
     other = collectors.open()
-    other._stop.set()
-    other._thread.join()
+    other._end_following()
     before = other.revision(RUN)
-    rows, asked = other._database.rows, 0
+    rows, asked = other._places.shards[0].database.rows, 0
 
     def interrupted(query: str, *values: Any) -> Any:
         nonlocal asked
@@ -279,9 +282,9 @@ def test_revision_changes_when_names_and_values_can_be_read(collectors: Collecto
             one.commit()
         return found
 
-    other._database.rows = interrupted
+    other._places.shards[0].database.rows = interrupted
     for _ in range(3):
-        other._follow()
+        other._follow(other._places.shards[0])
         if other.revision(RUN) != before:
             break
     assert other.scalars(RUN, 0, ["loss"])["mean"].tolist() == [1.0]
@@ -347,23 +350,22 @@ def test_collector_that_its_helper_has_left_hides_nothing(collectors: Collectors
 def test_collector_that_follows_while_it_commits_forgets_nothing(collectors: Collectors) -> None:
     """What it reads is older than what it is just writing."""
     store = collectors.open()
-    store._stop.set()
-    store._thread.join()
+    store._end_following()
     key = begin(store)
     store.append(key, 0, [make_frame(0, scalars={"loss": 1.0})])
     store.skip(key, 1, 3, "evicted")
     store.commit()
     store.skip(key, 3, 5, "evicted")
-    store._follow()
+    store._follow(store._places.shards[0])
     store.append(key, 5, [make_frame(9, scalars={"loss": 1.0})])
     store.append(stream_key("events"), 2, [encode(RunEnd(time=9.0, step=9, outcome="finished"))])
-    write = store._writer._save_names
+    write = store._places.shards[0].writer._save_names
 
     def followed(saved: Any) -> None:
-        store._follow()
+        store._follow(store._places.shards[0])
         write(saved)
 
-    store._writer._save_names = followed
+    store._places.shards[0].writer._save_names = followed
     store.commit()
     store.append(key, 6, [make_frame(10, scalars={"loss": 1.0})])
     store.commit()
@@ -384,7 +386,7 @@ def test_commit_given_up_before_its_positions_makes_no_return(collectors: Collec
     def given_up(saved: Any) -> None:
         raise GivenUpError
 
-    lost._writer._save_streams = given_up
+    lost._places.shards[0].writer._save_streams = given_up
     with pytest.raises(GivenUpError):
         lost.commit()
     collectors.lose(lost)

@@ -15,6 +15,7 @@ import pytest
 from clickhouse_server import ClickHouseServer, what_is_missing
 from store_engines import OpenStore
 
+from dashboard.store.clickhouse import following
 from dashboard.store.clickhouse.store import ClickStore
 from dashboard.store.protocol import StepNote
 from probe.wire import encode
@@ -69,17 +70,17 @@ def test_deletion_while_news_are_read_does_not_bring_the_run_back(
 ) -> None:
     mine, _ = stores
     has_read, removing = threading.Event(), threading.Thread(target=mine.remove_run, args=(RUN,))
-    read = mine._moved_streams
+    read = following._moved_streams
 
-    def slowly(since: int) -> Any:
-        found = read(0)
-        if not has_read.is_set():
+    def slowly(database: Any, since: int) -> Any:
+        found = read(database, 0)
+        if database is mine._places.shards[0].database and not has_read.is_set():
             removing.start()
             removing.join(0.5)
             has_read.set()
         return found
 
-    monkeypatch.setattr(mine, "_moved_streams", slowly)
+    monkeypatch.setattr(following, "_moved_streams", slowly)
     assert has_read.wait(SOON_S)
     soon(lambda: not removing.is_alive())
     mine.position(page_runs.key("metrics"))

@@ -68,7 +68,7 @@ def feed(
 
 
 def remove_old(store: Store, raw_steps: int = RAW) -> None:
-    retention = store._writer.retention
+    retention = store._places.shards[0].writer.retention
     retention._raw_steps = raw_steps
     retention.apply(store._catalog.timeline_names())
     store._progress = {}
@@ -88,7 +88,7 @@ def near(store: Store) -> list[object]:
 
 def blocks(store: Store) -> list[int]:
     """Which blocks have raw rows of scalars and of layers."""
-    found = store._database.rows(
+    found = store._places.shards[0].database.rows(
         "SELECT DISTINCT table, partition FROM system.parts WHERE active AND database = currentDatabase()"
         " AND table IN ('scalar_raw', 'layer_raw')"
     )
@@ -131,7 +131,7 @@ def test_cut_off_anywhere_reads_stay_and_the_next_round_ends_it(
     store: Store, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
     before, close = pooled(store), near(store)
-    retention = store._writer.retention
+    retention = store._places.shards[0].writer.retention
     steps = [("run", retention._database.run), ("run_rows", retention._database.run_rows)]
     left = [calls * 3]
 
@@ -170,13 +170,13 @@ def test_server_that_is_restarted_has_dropped_rows_for_nobody(
 ) -> None:
     store = opened(server, tmp_path, request)
     for table in ("scalar_raw", "layer_raw", "parameter_raw"):
-        server.ask(f"OPTIMIZE TABLE {store._address.database}.{table} FINAL")
+        server.ask(f"OPTIMIZE TABLE {store._places.shards[0].database.address.database}.{table} FINAL")
     remove_old(store)
     before, close = pooled(store), near(store)
     server.kill()
     server.start()
     # As if it had all blocks again, of which it has dropped some; another process reads.
-    database = store._database
+    database = store._places.shards[0].database
     for step in (20, 45):
         database.run(
             f"INSERT INTO scalar_raw SELECT run, timeline, series, {step}, incarnation, seq, time, -7"

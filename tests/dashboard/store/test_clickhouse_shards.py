@@ -1,112 +1,267 @@
-"""Several servers as one store: a run is whole on one, and a server that is away holds up its own alone."""
+"""Several servers as one store: ranks lie on them in turns; one that is away holds up its own ranks alone."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import page_runs
 import pytest
-from clickhouse_server import ClickHouseServer, shards, what_is_missing
+import test_whole_norms as norms
+from clickhouse_server import ClickHouseServer, shards, url_of, what_is_missing
+from msgspec.structs import replace
+from shared_streams import Streams, differences, everything
+from store_reference import RUN, begin, make_event, make_frame, stream_key
 
 from dashboard.errors import DashboardError
 from dashboard.store.clickhouse.connection import parse_address, parse_addresses
-from dashboard.store.clickhouse.sharded import ShardedStore
 from dashboard.store.clickhouse.store import ClickStore
-from dashboard.store.engines import open_store
-from probe.wire import encode
+from dashboard.store.duck import DuckStore
+from dashboard.store.engines import open_store as open_served
+from dashboard.store.protocol import StepNote, Store
+from probe.wire import HostSample, StreamKey, encode
 
 needs_server = pytest.mark.skipif(what_is_missing() is not None, reason=str(what_is_missing()))
-RUNS = tuple(f"run-{number}" for number in range(6))
-TIMEOUT_S = 60
+SOON_S = 60.0
+RANKS = range(4)
+HOST = StreamKey(run=RUN, writer="host-box", stream="events")
+
+
+def soon(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SOON_S
+    while not condition():
+        assert time.monotonic() < deadline, "not true in time"
+        time.sleep(0.02)
 
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[list[ClickHouseServer]]:
+    """Two that may be killed."""
     with shards(tmp_path) as found:
         yield found
 
 
 @pytest.fixture
-def store(servers: list[ClickHouseServer]) -> Iterator[ShardedStore]:
-    places = ",".join(f"127.0.0.1:{server.port}" for server in servers)
-    store = open_store(
-        Path("unused"),
-        f"clickhouse://{servers[0].user}@{places}/runs",
-        environment={"NANSCOPE_STORE_PASSWORD": servers[0].password},
+def opened(servers: list[ClickHouseServer]) -> Iterator[Callable[[], ClickStore]]:
+    """Opens a store on both."""
+    stores: list[ClickStore] = []
+
+    def opening() -> ClickStore:
+        stores.append(ClickStore(url_of(servers, "runs"), password=servers[0].password))
+        return stores[-1]
+
+    yield opening
+    for store in stores:
+        with contextlib.suppress(DashboardError):
+            store.close()
+
+
+def feed(store: Store, rank: int, steps: range, *, run: str = RUN, is_first: bool = True) -> StreamKey:
+    key = begin(store, rank=rank, run=run) if is_first else stream_key(rank=rank, run=run)
+    frames = [make_frame(s, {"grad_norm": [s, 1, 2]}, scalars={"loss": float(s + rank)}) for s in steps]
+    store.append(key, steps.start, frames)
+    return key
+
+
+def committed(store: Store, *keys: StreamKey) -> None:
+    """Commit until all that was given of these streams is durable."""
+    streams = store._catalog.streams  # type: ignore[attr-defined]
+    soon(
+        lambda: store.commit() == {} and all(streams[key].durable[0] == streams[key].next_seq for key in keys)
     )
-    assert isinstance(store, ShardedStore)
-    yield store
-    with contextlib.suppress(DashboardError):
-        store.close()
 
 
-def durable(store: ShardedStore, run: str, steps: range) -> None:
-    """Commit until all steps of a run are durable."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while store.position(page_runs.key("metrics", run=run)).next_seq < steps.stop:
-        assert time.monotonic() < deadline
-        store.commit()
-        time.sleep(0.05)
+def losses(store: Store, rank: int, *, run: str = RUN) -> list[float]:
+    return store.scalars(run, rank, ["loss"])["mean"].tolist()
 
 
-@needs_server
-def test_run_is_whole_on_one_server_and_all_are_listed(
-    servers: list[ClickHouseServer], store: ShardedStore
-) -> None:
-    for run in RUNS:
-        page_runs.fill(store, steps=range(20), run=run)
-        durable(store, run, range(20))
-    assert {one.run for one in store.runs()} == set(RUNS)
-    assert {store.shard_of(run) for run in RUNS} == {0, 1}
-    for number, server in enumerate(servers):
-        alone = ClickStore(server.url("runs"), password=server.password)
-        assert {one.run for one in alone.runs()} == {run for run in RUNS if store.shard_of(run) == number}
-        alone.close()
-    with store.view():
-        for run in RUNS:
-            assert store.scalars(run, 0, ["loss"])["step"].tolist() == list(range(20))
-            assert store.runs()
-    store.mark_run(RUNS[0], starred=True)
-    store.mark_run(RUNS[1], note="this one")
-    assert store.marks()[RUNS[0]].starred and store.marks()[RUNS[1]].note == "this one"
-    store.remove_run(RUNS[0])
-    assert {one.run for one in store.runs()} == set(RUNS[1:])
+def count(server: ClickHouseServer, table: str, what: str = "count()") -> int:
+    return int(server.ask(f"SELECT {what} FROM runs.{table}")[0][0])
+
+
+def home(store: ClickStore, rank: int, run: str = RUN) -> int:
+    return store._places.of_rank(run, rank).number
 
 
 @needs_server
-def test_server_that_is_away_holds_up_its_own_runs_alone(
-    servers: list[ClickHouseServer], store: ShardedStore
+def test_ranks_lie_in_turns_and_reads_are_those_of_one_file(
+    servers: list[ClickHouseServer], opened: Callable[[], ClickStore], tmp_path: Path
 ) -> None:
-    mine = {number: next(run for run in RUNS if store.shard_of(run) == number) for number in (0, 1)}
-    for run in mine.values():
-        page_runs.fill(store, steps=range(20), run=run)
-        durable(store, run, range(20))
-    servers[0].kill()
-    for run in mine.values():
-        made = (page_runs.frame(step, page_runs.layout(), time=step / 10) for step in range(20, 30))
-        store.append(page_runs.key("metrics", run=run), 20, [encode(frame) for frame in made])
-    deadline = time.monotonic() + TIMEOUT_S
-    moved: dict[str, int] = {}
-    while mine[1] not in moved:
-        assert time.monotonic() < deadline
-        moved |= {key.run: seq for key, seq in store.commit().items()}
-        time.sleep(0.05)
-    assert moved == {mine[1]: 30}
-    assert store.notice is not None and str(servers[0].port) in store.notice
+    once, store = DuckStore(tmp_path, clock=lambda: 0.0), opened()
+    store._clock = lambda: 0.0
+    for each in (once, store):
+        Streams(0).ship_all(each)
+        each.write_note(RUN, StepNote(id="n", step=3, text="halved", time=1.0))
+        each.mark_run(RUN, note="this one", starred=True)
+    assert {home(store, rank) for rank in RANKS} == {0, 1} and home(store, 0) == home(store, 2)
+    truth = everything(once)
+    fresh = opened()
+    fresh._clock = lambda: 0.0
+    for each in (store, fresh):
+        assert differences(everything(each), truth) == []
+        assert each.marks() == once.marks() and each.notes(RUN) == once.notes(RUN)
+        with each.view():
+            assert differences(everything(each), truth) == []
+    for table, of_each in (("scalar_raw", 1), ("layer_pooled", 1), ("histograms", 1), ("frames", 2)):
+        assert [count(server, table, "uniq(timeline)") for server in servers] == [of_each] * 2, table
+    once.close()
+
+
+@needs_server
+def test_server_that_is_away_holds_up_its_own_ranks_alone(
+    servers: list[ClickHouseServer], opened: Callable[[], ClickStore]
+) -> None:
+    store = opened()
+    keys = {rank: feed(store, rank, range(20)) for rank in RANKS}
+    committed(store, *keys.values())
+    store.append(stream_key("events"), 2, [encode(make_event(1))])
+    committed(store, stream_key("events"))
+    away = home(store, 1)
+    here = [rank for rank in RANKS if home(store, rank) != away]
+    servers[away].kill()
+    for rank in RANKS:
+        feed(store, rank, range(20, 30), is_first=False)
+    moved: dict[StreamKey, int] = {}
+    soon(lambda: moved.update(store.commit()) or {keys[rank] for rank in here} <= moved.keys())
+    assert {key: moved.get(key) for key in keys.values()} == {
+        keys[rank]: 30 if rank in here else None for rank in RANKS
+    }
+    assert store.notice is not None and str(servers[away].port) in store.notice
     assert servers[0].password not in store.notice
-    assert [one.run for one in store.runs() if one.run == mine[1]] == [mine[1]]
+    with store.view():
+        assert [one.run for one in store.runs()] == [RUN]
+        assert [each.rank for each in store.runs()[0].ranks] == list(RANKS)
+        for rank in here:
+            assert losses(store, rank) == [float(step + rank) for step in range(30)]
+            assert store.heatmap(RUN, rank) is not None
+        found = store.rank_scalars(RUN, ["loss"])
+        assert found.ranks == tuple(RANKS)
+        for rank in here:
+            assert found.series["loss"].mean[rank].tolist() == [float(step + rank) for step in range(30)]
+        assert [event.id for event in store.events(RUN)] == ([make_event(1).id] if 0 in here else [])
     with pytest.raises(DashboardError, match=r"does not answer|refused"):
-        store.scalars(mine[0], 0, ["loss"])
-    servers[0].start()
-    while mine[0] not in moved:
-        assert time.monotonic() < deadline
-        moved |= {key.run: seq for key, seq in store.commit().items()}
-        time.sleep(0.05)
-    assert moved[mine[0]] == 30
-    assert store.scalars(mine[0], 0, ["loss"])["step"].tolist() == list(range(30))
+        losses(store, 1)
+    with pytest.raises(DashboardError, match=r"does not answer|refused"):
+        store.remove_run(RUN)
+    assert [one.run for one in store.runs()] == [RUN]
+    servers[away].start()
+    committed(store, *keys.values())
+    soon(lambda: store.notice is None)
+    for rank in RANKS:
+        assert losses(store, rank) == [float(step + rank) for step in range(30)]
+    assert [event.id for event in store.events(RUN)] == [make_event(1).id]
+    assert store.rank_scalars(RUN, ["loss"]).series["loss"].mean[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+@needs_server
+def test_event_of_which_helpers_speak_elsewhere_is_one(
+    servers: list[ClickHouseServer], opened: Callable[[], ClickStore]
+) -> None:
+    """A helper says more of what a rank has begun; its own stream may lie on the other server."""
+    store = opened()
+    helpers = [replace(HOST, writer=f"host-{number}") for number in range(6)]
+    assert {store._part_of(key) for key in helpers} == {0, 1}
+    begin(store)
+    store.append(stream_key("events"), 2, [encode(make_event(1, severity="info"))])
+    store.commit()
+    for number, key in enumerate(helpers):
+        store.append(key, 0, [encode(make_event(1, severity="critical", message=f"{number}"))])
+        sample = HostSample(time=2.0, rank=0, incarnation=1000, state="running")
+        store.append(replace(key, stream="host"), 0, [encode(sample)])
+        store.commit()
+    assert sorted(count(server, "events") for server in servers) != [0, 7]
+    for each in (store, opened()):
+        (event,) = each.events(RUN)
+        assert event.message == "5" and each.run_of_event(event.id) == RUN
+        (run,) = each.runs()
+        assert (run.event_counts["critical"], run.event_counts["info"]) == (1, 0)
+
+
+@needs_server
+def test_deleted_run_leaves_every_server_though_the_deletion_was_cut_off(
+    servers: list[ClickHouseServer], opened: Callable[[], ClickStore]
+) -> None:
+    store, other = opened(), opened()
+    committed(store, *(feed(store, rank, range(20), run=run) for run in ("a", "b") for rank in RANKS))
+    soon(lambda: {one.run for one in other.runs()} == {"a", "b"})
+    version = time.time_ns()
+    servers[1].ask("INSERT INTO runs.gone_runs (run, version) VALUES", [("a", version)])
+    for each in (store, other):
+        soon(lambda each=each: [one.run for one in each.runs()] == ["b"])
+    soon(lambda: all(count(server, "gone_runs", "max(version)") == version for server in servers))
+    soon(lambda: [count(server, "scalar_raw", "uniq(run)") for server in servers] == [1, 1])
+    servers[0].ask("ALTER TABLE runs.gone_runs DROP PARTITION tuple()")
+    fresh = opened()
+    assert [one.run for one in fresh.runs()] == ["b"] and losses(fresh, 3, run="b") == losses(
+        store, 3, run="b"
+    )
+    assert count(servers[0], "gone_runs", "max(version)") == version
+    fresh.remove_run("b")
+    assert [count(server, "scalar_raw") for server in servers] == [0, 0] and fresh.runs() == []
+    key = replace(stream_key(rank=3, run="b"), writer="3-2000")
+    assert fresh.position(key).next_seq == 0
+
+
+@needs_server
+def test_runs_that_are_whole_on_one_server_are_found_and_go_on_there(
+    servers: list[ClickHouseServer], opened: Callable[[], ClickStore]
+) -> None:
+    """As an earlier release wrote them, and as they are where a server is added."""
+    alone = ClickStore(servers[0].url("runs"), password=servers[0].password)
+    keys = [feed(alone, rank, range(40)) for rank in RANKS]
+    committed(alone, *keys)
+    alone.close()
+    store = opened()
+    assert [store.position(key).next_seq for key in keys] == [40] * 4
+    assert {home(store, rank) for rank in RANKS} == {0}
+    more = [feed(store, rank, range(40, 60), is_first=False) for rank in RANKS]
+    new = [feed(store, rank, range(20)) for rank in (4, 5)]
+    committed(store, *more, *new)
+    assert {home(store, rank) for rank in (4, 5)} == {0, 1}
+    for each in (store, opened()):
+        for rank in RANKS:
+            assert losses(each, rank) == [float(step + rank) for step in range(60)]
+        assert losses(each, 5) == [float(step + 5) for step in range(20)]
+        assert each.rank_scalars(RUN, ["loss"]).series["loss"].mean[:, 0].tolist() == [0.0, 1, 2, 3, 4, 5]
+    assert count(servers[1], "scalar_raw", "uniq(timeline)") == 1
+
+
+@needs_server
+def test_servers_in_another_order_are_refused(
+    servers: list[ClickHouseServer], opened: Callable[[], ClickStore]
+) -> None:
+    opened()
+    with pytest.raises(DashboardError, match="keep their order"):
+        ClickStore(url_of(servers[::-1], "runs"), password=servers[0].password)
+
+
+@needs_server
+def test_whole_norm_is_made_when_the_server_of_a_part_is_back(
+    servers: list[ClickHouseServer], opened: Callable[[], ClickStore]
+) -> None:
+    store = opened()
+    for rank in range(2):
+        norms.start(store, rank, range(2))
+    for rank in range(2):
+        norms.feed(store, rank, {0: 9.0, 1: 16.0})
+    assert norms.whole(store) == norms.whole(store, 1) == pytest.approx({0: 18**0.5, 1: 32**0.5})
+    norms.feed(store, 0, {2: 2.0})
+    first, second = servers[home(store, 0)], stream_key(rank=1, incarnation=1000 * norms.SECOND)
+    first.kill()
+    store.append(second, 2, [make_frame(2, scalars={"grad_square_part": 2.0}, time=1005.0)])
+    soon(lambda: second in store.commit())
+    first.start()
+    soon(lambda: store.commit() == {} and store.notice is None)
+    soon(lambda: store.commit() == {} and norms.whole(store).get(2) == 2.0)
+
+
+@needs_server
+def test_served_store_takes_several_servers(servers: list[ClickHouseServer]) -> None:
+    environment = {"NANSCOPE_STORE_PASSWORD": servers[0].password}
+    store = open_served(Path("unused"), url_of(servers, "runs"), environment=environment)
+    assert store.runs() == [] and store.notice is None and store.generation() == 0
+    store.close()
 
 
 def test_addresses_are_told_apart() -> None:

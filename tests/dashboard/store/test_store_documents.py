@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from store_engines import OpenStore
+from store_engines import TWO_SERVERS_TOO, OpenStore
 from store_reference import RUN, begin, stream_key
 
 from dashboard.store.protocol import Store
 from probe.wire import Document, StreamKey, encode
+
+STORES = TWO_SERVERS_TOO
 
 
 @pytest.fixture

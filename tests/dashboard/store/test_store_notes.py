@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from store_engines import OpenStore
+from store_engines import TWO_SERVERS_TOO, OpenStore
 from store_reference import begin
 
 from dashboard.store.protocol import StepNote, Store
+
+STORES = TWO_SERVERS_TOO
 
 
 @pytest.fixture

@@ -3,13 +3,15 @@ from __future__ import annotations
 import math
 
 import pytest
-from store_engines import OpenStore
+from store_engines import TWO_SERVERS_TOO, OpenStore
 from store_reference import RUN, begin, make_event, make_frame, stream_key
 
 from dashboard.store.catalog import GONE_AFTER_S, SILENT_AFTER_S
 from dashboard.store.protocol import Store
 from probe.delivery.recorder.process_identity import own_identity
 from probe.wire import HostSample, RunEnd, RunStart, StreamKey, encode
+
+STORES = TWO_SERVERS_TOO
 
 HOST = StreamKey(run=RUN, writer="host-box", stream="host")
 

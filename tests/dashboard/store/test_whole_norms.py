@@ -12,11 +12,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from store_engines import OpenStore
+from store_engines import TWO_SERVERS_TOO, OpenStore
 from store_reference import RUN, SMALL, make_frame, stream_key
 
 from dashboard.store.protocol import StepRange, Store
 from probe.wire import RunStart, encode
+
+STORES = TWO_SERVERS_TOO
 
 SECOND = 10**9
 
