@@ -448,19 +448,30 @@ class Collector:
         if not any(peer.owed for peer in self._peers.values()):
             return
         try:
-            self._store.commit()
-            self._queued_bytes = 0
-            if self._begin_anew_if_replaced(router):
-                return
-            if self._status.store_problem is not None:
-                self._status = replace(self._status, store_problem=None)
-            for identity, peer in list(self._peers.items()):
-                for key in peer.owed:
-                    next_seq = self._store.position(key).next_seq
-                    self._send(router, identity, Ack(key=key, next_seq=next_seq))
-                peer.owed.clear()
+            moved = self._store.commit()
         except DashboardError as error:
             self._note_store_problem(error)
+            return
+        self._queued_bytes = 0
+        if self._begin_anew_if_replaced(router):
+            return
+        problem: DashboardError | None = None
+        answers: list[tuple[bytes, Ack]] = []
+        for identity, peer in list(self._peers.items()):
+            for key in list(peer.owed):
+                try:
+                    next_seq = moved[key] if key in moved else self._store.position(key).next_seq
+                except DashboardError as error:
+                    problem = error  # of this stream: others may lie on a server that answers
+                else:
+                    answers.append((identity, Ack(key=key, next_seq=next_seq)))
+                    peer.owed.discard(key)
+        if problem is not None and not answers:
+            self._note_store_problem(problem)
+        elif self._status.store_problem is not None:
+            self._status = replace(self._status, store_problem=None)
+        for identity, answer in answers:
+            self._send(router, identity, answer)
 
     def _note_store_problem(self, error: DashboardError) -> None:
         if self._status.store_problem is None:

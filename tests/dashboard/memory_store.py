@@ -23,11 +23,15 @@ class MemoryStore:
         self.durable: dict[StreamKey, int] = {}
         self.commits = 0
         self.refuse = False
+        self.away: set[StreamKey] = set()
+        """Streams of a server that does not answer."""
 
     def refuses(self, key: StreamKey) -> str | None:
         return None
 
     def position(self, key: StreamKey) -> StreamPosition:
+        if key in self.away:
+            raise DashboardError("the server of this stream does not answer")
         with self.lock:
             return StreamPosition(
                 key=key,
@@ -73,6 +77,10 @@ class MemoryStore:
             raise DashboardError("the disk is full")
         with self.lock:
             self.commits += 1
-            moved = {key: seq for key, seq in self.queued.items() if self.durable.get(key, 0) != seq}
+            moved = {
+                key: seq
+                for key, seq in self.queued.items()
+                if self.durable.get(key, 0) != seq and key not in self.away
+            }
             self.durable.update(moved)
             return moved

@@ -2,8 +2,8 @@
 
 Each process knows the names, and what it has taken and not yet committed; all else is in the database. What
 other processes write is asked for several times a second (`following.py`). Any of them may be lost: what it
-had not committed was not acknowledged, and comes again. Each server has a part of the ranks (`shards.py`). One
-that does not answer holds up what lies on it, and nothing else.
+had not committed was not acknowledged, and comes again. Each server has a part of the ranks (`shards.py`):
+one that does not answer holds up what lies on it, and nothing else.
 """
 
 from __future__ import annotations

@@ -128,6 +128,20 @@ def test_collector_acknowledges_a_batch_after_the_commit(
     assert len(changes) == 1
 
 
+def test_collector_acknowledges_other_streams_while_the_server_of_some_is_away(
+    peer: Peer, store: MemoryStore, collector: Collector
+) -> None:
+    keys = [StreamKey(run=KEY.run, writer=f"{rank}-1", stream="metrics") for rank in range(6)]
+    store.away = set(keys[::2])
+    peer.shake_hands()
+    for key in keys:
+        peer.say(Batch(key=key, first_seq=0, records=RECORDS))
+    assert {peer.hear() for _ in range(3)} == {Ack(key=key, next_seq=10) for key in keys[1::2]}
+    assert collector.status.store_problem is None
+    store.away = set()
+    assert {peer.hear() for _ in range(3)} == {Ack(key=key, next_seq=10) for key in keys[::2]}
+
+
 def test_collector_does_not_acknowledge_what_the_store_refuses(
     peer: Peer, store: MemoryStore, collector: Collector
 ) -> None:
