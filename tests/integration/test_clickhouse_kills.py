@@ -1,7 +1,7 @@
-"""Two `dashboard serve` on one ClickHouse behind a balancer: any may be killed, nothing is lost or repeated.
+"""Two `dashboard serve` on two ClickHouse servers, behind a balancer: any may be killed, all is stored once.
 
-The collectors have no spool and no data of their own. What the trainings have noted, what the journals hold
-and what a fresh store reads at the end are the same.
+The ranks of a run lie on both servers. The collectors have no spool and no data of their own. What the
+trainings have noted, what the journals hold and what a fresh store reads at the end are the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clickhouse_server import ClickHouseServer, what_is_missing
+from clickhouse_server import ClickHouseServer, shards, url_of, what_is_missing
 from delivery import assert_delivered
 from forked_scripts import ForkedScripts
 from trial import Account, Process, Trial, check_run, free_port, wait_for
@@ -30,6 +30,8 @@ from dashboard.serving.credentials import load_credentials
 
 pytestmark = pytest.mark.skipif(what_is_missing() is not None, reason=str(what_is_missing()))
 NAMES = ("one", "other")
+SERVERS = ("first server", "second server")
+RANKS = (0, 1)
 
 
 class Balancer(threading.Thread):
@@ -103,7 +105,7 @@ class Balancer(threading.Thread):
 
 
 class SharedDatabase:
-    """A trial whose trainings ship to two collectors, which share a database.
+    """A trial whose trainings ship to two collectors, which share a database on two servers.
 
     Args:
         trial: Has the trainings.
@@ -112,7 +114,8 @@ class SharedDatabase:
 
     def __init__(self, trial: Trial, forked: ForkedScripts) -> None:
         self.trial, self._forked = trial, forked
-        self.database = ClickHouseServer(trial.root / "clickhouse")
+        self._undo = contextlib.ExitStack()
+        self.servers: list[ClickHouseServer] = []
         self.ports = {name: free_port() for name in NAMES}
         self._pages = {name: free_port() for name in NAMES}
         self._running: dict[str, Process] = {}
@@ -122,7 +125,7 @@ class SharedDatabase:
         trial.environment["NANSCOPE_SECRET"] = self._credentials.secret
 
     def start(self) -> None:
-        self.database.start()
+        self.servers = self._undo.enter_context(shards(self.trial.root / "clickhouse"))
         self.balancer.start()
         for name in NAMES:
             self.start_collector(name)
@@ -132,8 +135,8 @@ class SharedDatabase:
         command = ["-m", "dashboard", "serve", "--port", str(self._pages[name]), "--no-browser"]
         command += ["--data", str(folder / "data"), "--spool", str(folder / "spool")]
         command += ["--ingest", f"tcp://127.0.0.1:{self.ports[name]}"]
-        command += ["--store", self.database.url("shared")]
-        asked = {**self.trial.environment, "NANSCOPE_STORE_PASSWORD": self.database.password}
+        command += ["--store", url_of(self.servers, "shared")]
+        asked = {**self.trial.environment, "NANSCOPE_STORE_PASSWORD": self.servers[0].password}
         self._running[name] = self.trial._start(self._forked, command, asked)
         if is_awaited:
             wait_for(lambda: self.answers(name), f"the collector {name} does not answer")
@@ -154,11 +157,11 @@ class SharedDatabase:
         self._running[name].wait(30)
         self.trial.count("collector killed")
 
-    def kill_database(self) -> None:
-        self.database.kill()
+    def kill_server(self, number: int) -> None:
+        self.servers[number].kill()
         self.trial.count("ClickHouse killed")
         time.sleep(self.trial.chance.uniform(0.0, 0.5))
-        self.database.start()
+        self.servers[number].start()
 
     def cut(self) -> None:
         self.balancer.cut()
@@ -175,9 +178,10 @@ class SharedDatabase:
         for name in NAMES:
             self._running[name].kill()
             self._running[name].wait(30)
-        self.database.kill()
-        self.database.start()
-        store = ClickStore(self.database.url("shared"), password=self.database.password)
+        for server in self.servers:
+            server.kill()
+            server.start()
+        store = ClickStore(url_of(self.servers, "shared"), password=self.servers[0].password)
         try:
             for run in self.trial.runs():
                 folder = self.trial.spool / run
@@ -198,7 +202,7 @@ class SharedDatabase:
         self.trial.close()
         if self.balancer.is_alive():
             self.balancer.stop()
-        self.database.stop()
+        self._undo.close()
 
 
 @pytest.fixture
@@ -213,16 +217,17 @@ def shared(
     made.close()
 
 
-def test_training_is_stored_once_though_collectors_and_clickhouse_are_killed(shared: SharedDatabase) -> None:
+def test_training_is_stored_once_though_collectors_and_servers_are_killed(shared: SharedDatabase) -> None:
     shared.start()
     trial = shared.trial
-    trial.start_training("a", pause_s=0.005)
+    for rank in RANKS:
+        trial.start_training("a", rank=rank, pause_s=0.01)
     trial.wait_for_steps("a", 50)
     first, second = trial.chance.sample(NAMES, 2)
-    for fault in trial.chance.sample([first, second, "database", "cut"], 4):
+    for fault in trial.chance.sample([first, second, *SERVERS, "cut"], 5):
         trial.wait_for_steps("a", trial.chance.randint(1, 150))
-        if fault == "database":
-            shared.kill_database()
+        if fault in SERVERS:
+            shared.kill_server(SERVERS.index(fault))
         elif fault == "cut":
             shared.cut()
         else:
@@ -232,10 +237,16 @@ def test_training_is_stored_once_though_collectors_and_clickhouse_are_killed(sha
     trial.wait_for_steps("a", 50)
     for name in NAMES:
         wait_for(lambda name=name: shows_more_than(shared, name, 100), f"the page of {name} shows no steps")
-    trial.kill_training("a")
+    for rank in RANKS:
+        trial.kill_training(f"a {rank}")
     account = shared.check()
     assert (account.missing, account.told) == (0, 0)
-    assert account.steps >= 150 and account.faults["collector killed"] == 2
+    assert (
+        account.steps >= 150
+        and account.faults["collector killed"] == account.faults["ClickHouse killed"] == 2
+    )
+    for server in shared.servers:
+        assert server.ask("SELECT uniq(timeline) FROM shared.scalar_raw") == [(1,)], "a rank on each server"
 
 
 @pytest.mark.faults
@@ -244,41 +255,45 @@ def test_trainings_are_stored_once_through_many_kills(shared: SharedDatabase) ->
     """Kill -9 of everything at random moments, one alone or several at once; `TRIAL_SCALE` times 60."""
     shared.start()
     trial, running = shared.trial, set(NAMES)
-    for run in ("a", "b"):
-        trial.start_training(run, pause_s=0.005)
+    ranks = {f"{run} {rank}": (run, rank) for run in "ab" for rank in RANKS}
+    for run, rank in ranks.values():
+        trial.start_training(run, rank=rank, pause_s=0.01)
         trial.wait_for_steps(run, 10)
     while sum(trial.account.faults.values()) < scaled(60):
-        run = trial.chance.choice("ab")
+        name = trial.chance.choice([*ranks])
+        run, rank = ranks[name]
         trial.wait_for_steps(run, trial.chance.randint(1, 150))
         victims = trial.chance.sample(
-            ["trainer", "helper", *NAMES, "database", "cut"], k=trial.chance.randint(1, 3)
+            ["trainer", "helper", *NAMES, *SERVERS, "cut"], k=trial.chance.randint(1, 3)
         )
         if "trainer" in victims:
-            trial.kill_training(run)
+            trial.kill_training(name)
         if "helper" in victims:
             trial.kill_helper(run)
-        for name in running.intersection(victims):
-            shared.kill_collector(name)
-            running.remove(name)
-        if "database" in victims:
-            shared.kill_database()
+        for collector in running.intersection(victims):
+            shared.kill_collector(collector)
+            running.remove(collector)
+        for server in SERVERS:
+            if server in victims:
+                shared.kill_server(SERVERS.index(server))
         if "cut" in victims:
             shared.cut()
         if "trainer" in victims:
-            trial.start_training(run, pause_s=0.005)
-        for name in set(NAMES) - running:
+            trial.start_training(run, rank=rank, pause_s=0.01)
+        for collector in set(NAMES) - running:
             if trial.chance.random() < 0.7:
-                shared.start_collector(name, is_awaited=False)
-                running.add(name)
-    for name in set(NAMES) - running:
-        shared.start_collector(name, is_awaited=False)
-    for run in ("a", "b"):
+                shared.start_collector(collector, is_awaited=False)
+                running.add(collector)
+    for collector in set(NAMES) - running:
+        shared.start_collector(collector, is_awaited=False)
+    for run in "ab":
         trial.wait_for_steps(run, 5)
         # Where both were killed, nobody ships until the run goes on.
         wait_for(lambda run=run: trial.helper_pid(run) is not None, f"no helper of {run} comes")
-        trial.kill_training(run)
+    for name in ranks:
+        trial.kill_training(name)
     account = shared.check()
-    print("\n" + HEAD + "\n" + account.line("kills of all, two collectors on ClickHouse", trial.seed))
+    print("\n" + HEAD + "\n" + account.line("kills of all, two collectors on two servers", trial.seed))
     assert (account.missing, account.told) == (0, 0)
 
 

@@ -154,17 +154,19 @@ class Trial:
         """Have the next server listen elsewhere."""
         self.ingest_port, self.page_port = free_port(), free_port()
 
-    def start_training(self, run: str, **asked: object) -> Process:
-        """Start a training that goes on after the last step that the run has noted."""
-        first = 100 + max(self.notes(run).steps.get(0, {-100: 0.0}))
+    def start_training(self, run: str, *, rank: int | None = None, **asked: object) -> Process:
+        """Start a training that goes on after the last step that the run, or its rank, has noted."""
+        first = 100 + max(self.notes(run).steps.get(rank or 0, {-100: 0.0}))
         environment = {"NANSCOPE_RUN": run, "NOTED_LOG": str(self.log_path(run)), "NOTED_FIRST": str(first)}
         environment |= {f"NOTED_{name.upper()}": str(value) for name, value in asked.items()}
         self._asked[run] = environment
+        if rank is not None:
+            environment["RANK"] = str(rank)  # of a world of its own: nobody compares it with others
         if self.connect is not None:
             environment["NANSCOPE_CONNECT"] = self.connect
         self.root.mkdir(exist_ok=True, parents=True)
         process = self._start(self._torch, [str(TRAINING)], environment)
-        self.trainers[run] = process
+        self.trainers[run if rank is None else f"{run} {rank}"] = process
         return process
 
     def _start(self, scripts: ForkedScripts, command: list[str], environment: dict[str, str]) -> Process:
