@@ -26,7 +26,7 @@ from ..tensors import Progress
 from .connection import Connections
 from .norms import NormJoiner
 from .rows import ClickRows, text
-from .schema import OF_RUNS, now_ns, number_of
+from .schema import OF_RUNS, create_tables, now_ns, number_of
 from .shards import Places, Shard
 from .writer import NO_STEP
 
@@ -86,8 +86,9 @@ class Following:
         Raises:
             DashboardError: a server does not answer.
         """
+        there = [shard for shard in self._places.shards if shard.is_prepared]
         gone: dict[Shard, dict[str, int]] = {}
-        for shard in self._places.shards:
+        for shard in there:
             with shard.asked("cannot be used"):
                 gone[shard] = dict(self._newly_gone(shard, 0))
         newest: dict[str, int] = {}
@@ -97,9 +98,10 @@ class Following:
             lacking = [shard for shard, found in gone.items() if found.get(run, 0) < version]
             with self._commit_lock:
                 self._drop(run, gone_at=version, lacking=lacking)
-        for shard in self._places.shards:
+        for shard in there:
             with shard.asked("cannot be used"):
                 self._follow(shard)
+        for shard in self._places.shards:
             name = f"nanscope-store-{shard.number}"
             self._threads.append(
                 threading.Thread(target=self._follow_on, args=(shard,), name=name, daemon=True)
@@ -117,6 +119,8 @@ class Following:
         while not self._stop.wait(self._follow_wait_s()):
             try:
                 with shard.asked(is_tried=True):
+                    if not shard.is_prepared:
+                        self._begin_late(shard)
                     self._follow(shard)
                     tries += 1
                     # Not while a commit waits for a server that hangs: who looks on would wait, too.
@@ -135,6 +139,13 @@ class Following:
 
     def _follow_wait_s(self) -> float:
         return FOLLOW_S if time.monotonic() - self._others_moved_at < LIVELY_S else IDLE_S
+
+    def _begin_late(self, shard: Shard) -> None:
+        """A server was away when this process began."""
+        create_tables(shard.database, place=shard.number)
+        found = dict(self._newly_gone(shard, 0))
+        shard.owed |= {run: at for run, at in self._gone.items() if found.get(run, 0) < at}
+        shard.is_prepared = True
 
     def _take_back(self, shard: Shard) -> None:
         """A server answers again: what was read without it, and kept, is to be read anew."""

@@ -166,12 +166,15 @@ there stays where it is (`shards.Places`); a release that looks for it there alo
 """
 
 
-def create_tables(database: Connections, *, place: int = 0) -> None:
+def create_tables(database: Connections, *, place: int = 0) -> int | None:
     """Make what is missing, and bring tables of an earlier release to this version.
 
     Args:
         database: On one of the servers of a store.
         place: Which of them it is.
+
+    Returns:
+        What `note_servers` has noted; None where nothing has, as where all tables are new.
 
     Raises:
         DashboardError: they are of a later release, or were another server's.
@@ -204,6 +207,16 @@ def create_tables(database: Connections, *, place: int = 0) -> None:
         _note(database, "schema", SCHEMA_VERSION)
     if "place" not in known:
         _note(database, "place", place)
+    return known.get("servers", 0 if there else None)
+
+
+def note_servers(database: Connections, number: int) -> None:
+    """Note how many servers the store has had since it was made; 0 where that has changed.
+
+    Until it does, each rank lies where its number says, and nobody has to ask all servers where that is.
+    """
+    row = ("servers", number, now_ns())
+    database.run_rows("meta", ("name", "value", "version"), [row])
 
 
 def _read_notes(database: Connections) -> dict[str, int]:

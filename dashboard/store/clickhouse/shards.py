@@ -49,6 +49,8 @@ class Shard:
         self.refused: str | None = None
         """Why its last commit failed."""
         self.commits = 0
+        self.is_prepared = False
+        """Its tables are there, and of this release."""
 
     @contextlib.contextmanager
     def asked(self, what: str = CANNOT_READ, *, is_tried: bool = False) -> Iterator[None]:

@@ -33,7 +33,7 @@ from .following import Following
 from .joint_rows import JointRows
 from .norms import NormJoiner
 from .rows import ClickRows
-from .schema import HashedNumbers, create_tables, now_ns
+from .schema import HashedNumbers, create_tables, note_servers, now_ns
 from .shards import CANNOT_READ, Places, Shard
 from .writer import Writer
 
@@ -69,7 +69,8 @@ class ClickStore(Following, StoreBase):
                 parts, which the server has to merge.
 
         Raises:
-            DashboardError: a server does not answer or refuses, or its tables are of a later release.
+            DashboardError: a server refuses, its tables are of a later release, or none answers. One of
+                several may be away, but where ranks may lie elsewhere than their numbers say.
         """
         StoreBase.__init__(self, clock, raw_steps=raw_steps)
         Following.__init__(self)
@@ -93,14 +94,34 @@ class ClickStore(Following, StoreBase):
         self._places = Places(shards, self._catalog.rank_of)
         self._norms = NormJoiner(self._places)
         try:
-            for shard in shards:
-                with shard.asked("cannot be used"):
-                    create_tables(shard.database, place=shard.number)
+            self._prepare()
             self._begin_following()
         except DashboardError:
             for database in databases:
                 database.close()
             raise
+
+    def _prepare(self) -> None:
+        """Have the tables on all servers, or on those that answer, if it is sure what lies on the others."""
+        shards, noted = self._places.shards, dict[Shard, int | None]()
+        failure: DashboardError | None = None
+        for shard in shards:
+            try:
+                with shard.asked("cannot be used"):
+                    noted[shard] = create_tables(shard.database, place=shard.number)
+                    shard.is_prepared = True
+            except DashboardError as error:
+                if shard.away is None:
+                    raise
+                failure = error
+        is_even = all(number == len(shards) for number in noted.values())
+        if failure is not None and not (noted and is_even):
+            raise failure
+        if not is_even:
+            is_new = all(number is None for number in noted.values())
+            for shard in shards:
+                with shard.asked("cannot be used"):
+                    note_servers(shard.database, len(shards) if is_new or len(shards) == 1 else 0)
 
     # -- what `serve` tells of a store
 
@@ -149,7 +170,8 @@ class ClickStore(Following, StoreBase):
                 moved |= self._commit_part(shard.number)
                 shard.refused = None
             except DashboardError as error:
-                shard.refused = str(error) if len(self._places.shards) > 1 else None
+                if len(self._places.shards) > 1 and shard.away is None:
+                    shard.refused = str(error)
                 failures.append(error)
         if len(failures) == len(self._places.shards):
             raise failures[0]

@@ -91,7 +91,7 @@ def test_ranks_lie_in_turns_and_reads_are_those_of_one_file(
     once, store = DuckStore(tmp_path, clock=lambda: 0.0), opened()
     store._clock = lambda: 0.0
     for each in (once, store):
-        Streams(0).ship_all(each)
+        Streams(0, steps=140).ship_all(each)
         each.write_note(RUN, StepNote(id="n", step=3, text="halved", time=1.0))
         each.mark_run(RUN, note="this one", starred=True)
     assert {home(store, rank) for rank in RANKS} == {0, 1} and home(store, 0) == home(store, 2)
@@ -234,6 +234,48 @@ def test_servers_in_another_order_are_refused(
     opened()
     with pytest.raises(DashboardError, match="keep their order"):
         ClickStore(url_of(servers[::-1], "runs"), password=servers[0].password)
+
+
+@needs_server
+def test_process_that_begins_while_a_server_is_away_takes_what_is_not_on_it(
+    servers: list[ClickHouseServer], opened: Callable[[], ClickStore]
+) -> None:
+    before = opened()
+    keys = [feed(before, rank, range(20)) for rank in RANKS] + [feed(before, 0, range(20), run="gone")]
+    committed(before, *keys)
+    away = home(before, 1)
+    other = servers[1 - away]
+    servers[away].kill()
+    soon(lambda: before.notice is not None or before.commit())
+    late = opened()
+    here = [rank for rank in RANKS if home(late, rank) != away]
+    assert late.notice is not None and [rank.rank for rank in late.runs()[0].ranks] == here
+    more = [feed(late, rank, range(20, 40), is_first=False) for rank in here]
+    committed(late, *more)
+    other.ask("INSERT INTO runs.gone_runs (run, version) VALUES", [("gone", time.time_ns())])
+    soon(lambda: [one.run for one in late.runs()] == [RUN])
+    servers[away].start()
+    soon(lambda: late.notice is None)
+    soon(lambda: len(late.runs()[0].ranks) == len(RANKS))
+    for rank in RANKS:
+        assert losses(late, rank) == [float(s + rank) for s in range(40 if rank in here else 20)]
+    soon(lambda: count(servers[away], "gone_runs") == 1)
+    assert [one.run for one in late.runs()] == [RUN]
+
+
+@needs_server
+def test_process_waits_for_all_servers_where_ranks_may_lie_anywhere(
+    servers: list[ClickHouseServer], opened: Callable[[], ClickStore]
+) -> None:
+    alone = ClickStore(servers[0].url("runs"), password=servers[0].password)
+    committed(alone, feed(alone, 1, range(20)))
+    alone.close()
+    opened().close()
+    servers[0].kill()
+    with pytest.raises(DashboardError, match="does not answer"):
+        opened()
+    servers[0].start()
+    assert losses(opened(), 1) == [float(step + 1) for step in range(20)]
 
 
 @needs_server
