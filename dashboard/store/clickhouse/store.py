@@ -118,10 +118,11 @@ class ClickStore(Following, StoreBase):
         if failure is not None and not (noted and is_even):
             raise failure
         if not is_even:
-            is_new = all(number is None for number in noted.values())
+            # Another process may be noting it just now.
+            is_new = len(shards) == 1 or all(number in (None, len(shards)) for number in noted.values())
             for shard in shards:
                 with shard.asked("cannot be used"):
-                    note_servers(shard.database, len(shards) if is_new or len(shards) == 1 else 0)
+                    note_servers(shard.database, len(shards) if is_new else 0)
 
     # -- what `serve` tells of a store
 
