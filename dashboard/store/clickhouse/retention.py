@@ -98,11 +98,13 @@ class Retention:
         if not all(is_quiet for block, is_quiet in blocks.items() if (block + 1) * size <= floor):
             return
         notes = self._noted([number])
-        if target > floor:
+        # Another layout, or a rank whose records came late, has old steps that nobody has looked at yet.
+        late = {each.rank for each in run.timelines if each.floor < floor and each.first_step < floor}
+        if target > floor or (target == floor and late and late <= set(over)):
             self._raise_floors(number, run, target, notes)
             floor, notes = target, self._noted([number])
-        elif any(each.floor < floor and each.first_step < floor for each in run.timelines):
-            return  # another layout has old steps that nobody has looked at yet
+        elif late:
+            return
         written = {block for ranges in notes.values() for block in _blocks_of(ranges, (REWRITTEN,))}
         old = [block for block in blocks if (block + 1) * size <= floor and block not in written]
         self._drop(number, old, notes)

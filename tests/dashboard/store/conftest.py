@@ -11,7 +11,8 @@ from store_engines import ENGINES, OpenStore
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Tests of a file run with its `STORES`, those of others with one store of each engine."""
     chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
-    if "engine" in metafunc.fixturenames and "engine" not in chosen:
+    has_own = hasattr(metafunc.module, "engine")
+    if "engine" in metafunc.fixturenames and "engine" not in chosen and not has_own:
         metafunc.parametrize("engine", getattr(metafunc.module, "STORES", ENGINES), indirect=True)
 
 

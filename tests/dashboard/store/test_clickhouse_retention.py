@@ -11,7 +11,7 @@ from store_engines import OpenStore
 from store_reference import RUN, begin, make_event, make_frame, make_layout, stream_key
 
 from dashboard.store.protocol import StepRange, Store
-from probe.wire import encode
+from probe.wire import HostSample, RunEnd, StreamKey, encode
 
 pytestmark = pytest.mark.skipif(what_is_missing() is not None, reason=str(what_is_missing()))
 
@@ -19,6 +19,7 @@ BLOCK, STEPS, RAW = 128, 1000, 100
 DROPPED = 896
 """So many steps are in whole blocks, all of them `RAW` steps old but the last."""
 EVENT = 400
+HOST = StreamKey(run=RUN, writer="host-box", stream="host")
 NEAR = StepRange(first=EVENT - 10, end=EVENT + 10)
 FAR = StepRange(first=16, end=160)
 
@@ -39,10 +40,15 @@ def server(tmp_path: Path) -> Iterator[ClickHouseServer]:
     started.stop()
 
 
+def clock() -> float:
+    """A moment after what is fed: its ranks are running."""
+    return 2.0
+
+
 def opened(server: ClickHouseServer, folder: Path, request: pytest.FixtureRequest) -> Store:
     opener = OpenStore(server)
     request.addfinalizer(opener.close)
-    store = opener(folder)
+    store = opener(folder, clock=clock)
     key = begin(store)
     store.append(stream_key("events"), 2, [encode(make_event(1, step=EVENT))])
     feed(store, key, 0, STEPS)
@@ -68,10 +74,9 @@ def feed(
 
 
 def remove_old(store: Store, raw_steps: int = RAW) -> None:
-    retention = store._places.shards[0].writer.retention
-    retention._raw_steps = raw_steps
-    retention.apply(store._catalog.timeline_names())
-    store._progress = {}
+    (shard,) = store._places.shards
+    shard.writer.retention._raw_steps = raw_steps
+    store._remove_old_rows(shard)
 
 
 def pooled(store: Store) -> list[object]:
@@ -213,6 +218,47 @@ def test_rank_that_is_behind_keeps_the_blocks_of_all(store: Store) -> None:
     feed(store, slow, 0, 300)
     remove_old(store)
     assert blocks(store) == list(range(1, 8))
+
+
+@pytest.mark.parametrize("how", ["it has ended", "its process was killed", "it was heard of long ago"])
+def test_rank_that_has_stopped_keeps_no_block(
+    store: Store, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = begin(store, rank=1)
+    feed(store, stopped, 0, 300)
+    said = {
+        "it has ended": (stream_key("events", rank=1), 2, RunEnd(time=3.0, step=299, outcome="exception")),
+        "its process was killed": (HOST, 0, HostSample(time=3.0, rank=1, incarnation=1000, state="killed")),
+    }
+    if how in said:
+        key, seq, record = said[how]
+        store.append(key, seq, [encode(record)])
+        store.commit()
+    else:
+        monkeypatch.setattr(store, "_clock", lambda: 5000.0)
+    before = [store.scalars(RUN, rank, ["loss"], max_points=15).to_dict("list") for rank in (0, 1)]
+    remove_old(store)
+    assert blocks(store) == [7]
+    after = [store.scalars(RUN, rank, ["loss"], max_points=15).to_dict("list") for rank in (0, 1)]
+    assert str(after) == str(before)
+    tail = store.scalars(RUN, 1, ["loss"], StepRange(first=288), max_points=60)
+    assert tail["mean"].tolist() == [float(step) for step in range(288, 300)]
+
+
+def test_rank_whose_records_come_after_the_others_were_trimmed_is_trimmed_too(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the journals of a run that has ended are read one after the other."""
+    remove_old(store)
+    late = begin(store, rank=1)
+    feed(store, late, 0, STEPS)
+    remove_old(store)
+    assert blocks(store) == list(range(8))
+    monkeypatch.setattr(store, "_clock", lambda: 5000.0)
+    remove_old(store)
+    assert blocks(store) == [7]
+    frame = store.scalars(RUN, 1, ["loss"], FAR)
+    assert frame["max"].tolist() == [float(step + 15) for step in range(16, 160, 16)]
 
 
 def test_newest_steps_of_a_layout_that_has_ended_are_not_lost(

@@ -55,7 +55,10 @@ def raw_rows(store: Store) -> list[int]:
         found = [[row[0] for row in store._root.execute(query).fetchall()] for query in queries]
     else:
         both = "SELECT DISTINCT step FROM (SELECT step FROM {0}_raw UNION ALL SELECT step FROM {0}_kept) AS x"
-        found = [sorted(row[0] for row in store._database.rows(both.format(kind))) for kind in kinds]
+        found = [
+            sorted(row[0] for row in store._places.shards[0].database.rows(both.format(kind)))
+            for kind in kinds
+        ]
     assert found[0] == found[1] == found[2]
     return found[0]
 
