@@ -376,7 +376,9 @@ def check_run(store: Store, folder: Path, notes: Notes, account: Account, *, may
 
 def check_written(store: Store, run: str, raw: dict[Stream, dict[int, Any]]) -> None:
     """Every whole record in the journals is what the store shows."""
-    events = {record["id"]: record for record in records_of(raw, "event")}
+    # What ranks and starts say of one event: the newest start's last word counts.
+    said = sorted(records_of(raw, "event"), key=lambda record: record["incarnation"])
+    events = {record["id"]: record for record in said}
     stored = {event.id: event for event in store.events(run)}
     assert events.keys() <= stored.keys(), "events of the journal are not stored"
     for name, record in events.items():
