@@ -40,6 +40,15 @@ def test_removed_run_is_gone_and_the_others_are_not(store, is_committed):
     assert loss_of(store, "b") == [7.0, 8.0, 9.0, 10.0, 11.0]
 
 
+def test_what_waits_of_another_run_is_committed_after_a_removal(store):
+    fill(store, "a"), fill(store, "b", value=7.0)
+    store.append(stream_key("events", run="b"), 2, [encode(make_event(1, run="b", step=3))])
+    store.remove_run("a")
+    store.commit()
+    assert store.position(stream_key("events", run="b")).next_seq == 3
+    assert [event.step for event in store.events("b")] == [3] and loss_of(store, "b")[0] == 7.0
+
+
 def test_removed_run_leaves_no_row_in_any_table(tmp_path):
     store = DuckStore(tmp_path)
     fill(store, "a", steps=300)
