@@ -115,8 +115,9 @@ def test_server_that_is_away_holds_up_its_own_ranks_alone(
     store = opened()
     keys = {rank: feed(store, rank, range(20)) for rank in RANKS}
     committed(store, *keys.values())
-    store.append(stream_key("events"), 2, [encode(make_event(1))])
-    committed(store, stream_key("events"))
+    store.append(stream_key("events", rank=1), 2, [encode(make_event(1, rank=1))])
+    committed(store, stream_key("events", rank=1))
+    other = opened()
     away = home(store, 1)
     here = [rank for rank in RANKS if home(store, rank) != away]
     servers[away].kill()
@@ -139,7 +140,8 @@ def test_server_that_is_away_holds_up_its_own_ranks_alone(
         assert found.ranks == tuple(RANKS)
         for rank in here:
             assert found.series["loss"].mean[rank].tolist() == [float(step + rank) for step in range(30)]
-        assert [event.id for event in store.events(RUN)] == ([make_event(1).id] if 0 in here else [])
+    soon(lambda: other.notice is not None)
+    assert other.events(RUN) == [] and other.runs()[0].event_counts["critical"] == 0
     with pytest.raises(DashboardError, match=r"does not answer|refused"):
         losses(store, 1)
     with pytest.raises(DashboardError, match=r"does not answer|refused"):
@@ -150,8 +152,30 @@ def test_server_that_is_away_holds_up_its_own_ranks_alone(
     soon(lambda: store.notice is None)
     for rank in RANKS:
         assert losses(store, rank) == [float(step + rank) for step in range(30)]
-    assert [event.id for event in store.events(RUN)] == [make_event(1).id]
+    soon(lambda: other.notice is None)
+    assert other.events(RUN) == [make_event(1, rank=1)] and other.runs()[0].event_counts["critical"] == 1
     assert store.rank_scalars(RUN, ["loss"]).series["loss"].mean[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+@needs_server
+def test_commit_that_one_server_fails_is_written_there_later(
+    servers: list[ClickHouseServer], opened: Callable[[], ClickStore]
+) -> None:
+    """Commits of the other one go on meanwhile."""
+    store = opened()
+    store._end_following()
+    keys = {rank: feed(store, rank, range(20)) for rank in (0, 1)}
+    first = next(rank for rank in keys if home(store, rank) == 0)
+    servers[0].kill()
+    assert keys[1 - first] in store.commit()
+    feed(store, 1 - first, range(20, 40), is_first=False)
+    assert store.commit() == {keys[1 - first]: 40}
+    servers[0].start()
+    store._take_back(store._places.shards[0])
+    assert keys[first] in store.commit()
+    for each in (store, opened()):
+        assert losses(each, first) == [float(step + first) for step in range(20)]
+        assert losses(each, 1 - first) == [float(step + 1 - first) for step in range(40)]
 
 
 @needs_server

@@ -183,6 +183,27 @@ def test_upgrade_given_up_between_any_two_statements_is_ended_by_the_next(
     assert {"author", "place"} <= {row[0] for row in server.ask(columns, {"name": name})}
 
 
+def test_column_that_another_process_adds_at_the_last_moment_is_no_failure(
+    databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", 4)
+    monkeypatch.setattr(schema, "MIGRATIONS", LATER)
+    server, name = databases.servers[0], databases.make(FIRST_SCHEMA)
+
+    def upgrade(database: Connections) -> None:
+        run = database.run
+
+        def second(statement: str) -> None:
+            for _ in range(2 if statement.startswith("ALTER") else 1):
+                run(statement)
+
+        database.run = second  # type: ignore[assignment]
+        create_tables(database)
+
+    databases.connection(server, name, upgrade)
+    assert notes(server, name)["schema"] == 4
+
+
 @pytest.mark.parametrize("is_new", [True, False])
 def test_processes_that_begin_at_once_upgrade_one_database_together(
     databases: Databases, monkeypatch: pytest.MonkeyPatch, is_new: bool
