@@ -6,6 +6,7 @@ row on each server. One that was away lacks it, or where the process was killed:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -13,6 +14,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
+
+from clickhouse_driver.errors import ServerException
 
 from probe.wire import StreamKey
 
@@ -159,8 +162,9 @@ class Following:
     def _follow(self, shard: Shard) -> None:
         """Take in what any process has written to a server since the last time."""
         for run, version in list(shard.owed.items()):
-            self._delete_on(shard, run, version)
-            shard.owed.pop(run, None)
+            with contextlib.suppress(ServerException):  # it is tried again, and nothing waits for it
+                self._delete_on(shard, run, version)
+                shard.owed.pop(run, None)
         seen_at, since = shard.seen_at, shard.seen_at - _APART_S
         for run, version in self._newly_gone(shard, since):
             if version > self._gone.get(run, 0):
@@ -251,6 +255,8 @@ class Following:
                 with shard.asked("cannot delete"):
                     shard.database.run_rows("gone_runs", ("run", "version"), [(run, gone_at)])
             except DashboardError:
+                if shard.away is None:
+                    raise  # it refuses
                 shard.owed[run] = gone_at
         for shard in self._places.shards:
             # Whoever takes in names just now has asked before.
@@ -263,6 +269,8 @@ class Following:
                     _drop_partitions(shard.database, number_of("run", run))
             except DashboardError:
                 shard.owed[run] = gone_at
+                if shard.away is None:
+                    raise
 
     def _forget(self, run: str, gone_at: int) -> None:
         with self._lock:
