@@ -8,14 +8,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from store_engines import TWO_SERVERS_TOO, OpenStore
+from store_engines import OpenStore
 from store_reference import RUN, SMALL, begin, column_width, make_frame, stream_key
 
 from dashboard.store.duck import DuckStore
 from dashboard.store.protocol import RankScalars, StepRange, Store
 from probe.wire import RunStart, decode_record, encode
-
-STORES = TWO_SERVERS_TOO
 
 MEASURED, NAN, INF = 1, 2, 4
 
