@@ -91,7 +91,7 @@ def test_helper_that_has_nobody_to_ship_to_wakes_once_or_twice_a_second(
 class FakeLink:
     """A connection over which nothing comes."""
 
-    ready, failed, is_full = True, None, False
+    ready, failed, is_full, takes_detail = True, None, False, True
 
     def __init__(self, wait: Callable[[float], None]) -> None:
         self._wait = wait
