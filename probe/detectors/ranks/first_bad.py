@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...wire import Event
+from .lineup import Reached
 from .rank_texts import name_ranks
 from .replicas import RankFinding
 
@@ -38,19 +39,17 @@ class FirstBadRank:
     """Gathers the first non-finite events of each rank of one model until all ranks have shown theirs."""
 
     def __init__(self) -> None:
-        self._reached: dict[int, int] = {}
-        self._gone: set[int] = set()
+        self._reached = Reached()
         self._reports: dict[int, _Report] = {}
         self._is_due = self._is_over = False
 
     def reach(self, rank: int, step: int) -> None:
         """A rank has finished a step."""
-        self._reached[rank] = max(step, self._reached.get(rank, -1))
+        self._reached.reach(rank, step)
 
     def leave(self, rank: int) -> None:
         """A rank is over: nobody waits for it any more."""
-        self._reached.setdefault(rank, -1)
-        self._gone.add(rank)
+        self._reached.leave(rank)
 
     def report(self, event: Event) -> None:
         """A rank tells of NaN or Inf."""
@@ -70,16 +69,15 @@ class FirstBadRank:
         if self._is_over or not self._reports:
             return []
         first = min(report.order for report in self._reports.values())
-        waited_for = [step for rank, step in self._reached.items() if rank not in self._gone]
         # A rank's events and its steps are read one after the other: one more look, to have both.
-        was_due, self._is_due = self._is_due, min(waited_for, default=2**62) >= first[0] + SPREAD_STEPS
+        was_due, self._is_due = self._is_due, self._reached.by_all() >= first[0] + SPREAD_STEPS
         if not (everything or (was_due and self._is_due)):
             return []
         self._is_over = True
         return self._decide(first)
 
     def _decide(self, first: tuple[int, int]) -> list[RankFinding]:
-        ranks = len(self._reached.keys() | self._reports.keys())
+        ranks = len(self._reached.ranks | self._reports.keys())
         hit = {rank: r for rank, r in self._reports.items() if r.step <= first[0] + SPREAD_STEPS}
         guilty = sorted(rank for rank, report in hit.items() if report.order == first)
         if len(hit) < 2 or len(guilty) > _LARGEST_SHARE * ranks:
