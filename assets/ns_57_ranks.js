@@ -1,5 +1,5 @@
 // The view Ranks: a row for each rank, a column for some steps, the colour is the distance from the median over ranks of
-// the same steps. Here are values, rows and the picture; labels and bars are in ns_58_ranks_rows.js, the line of the
+// the same steps. Here are values, rows and the picture; labels and bars are in ns_58_ranks_rows.js, the strip of all ranks in ns_58_ranks_map.js, the line of the
 // picked rank in ns_59_ranks_track.js. Values are described in dashboard/live/ranks.py: minus infinity is "not measured".
 (function (ns) {
   "use strict";
@@ -8,7 +8,7 @@
   const NONE = 0, NAN = 1, INF = 2, ZERO = 4, FIRST = 5, SHADES = 256; // codes of cells
   const NEWEST = 16; // columns by whose distances rows are ordered, as in dashboard/page/views/rank_words.py
   const STRONG_PX = 8; // of the hatch where it begins, as in ns_50_heatmap.js
-  const shown = { fields: null, rows: [], height: 0 };
+  const shown = { fields: null, rows: [], marked: [], height: 0 };
   ns.ranks = shown;
 
   ns.isRanks = () => document.body.dataset.tab === "ranks";
@@ -16,6 +16,7 @@
   ns.rankMedian = (column) => ns.array("ranks/values")[column * (shown.fields.ranks.length + 1)];
   ns.rankValue = (at, column) => ns.array("ranks/values")[column * (shown.fields.ranks.length + 1) + 1 + at];
   ns.rankAt = (rank) => shown.fields.ranks.indexOf(rank);
+  ns.rankRows = () => shown.rows.filter(ns.rankIsSeen);
 
   // Distance of a value: log2 of its ratio to the median, or the difference. NaN where there is none.
   ns.rankDistance = function (value, median) {
@@ -179,9 +180,11 @@
     return bad[isNan ? 0 : 1][isAfter ? 1 : 0][isLine ? 1 : 0];
   }
 
+  // Only the rows in the window are painted: a thousand ranks are many windows tall.
   ns.paintRanks = function (canvas) {
-    const scale = window.devicePixelRatio || 1;
-    const width = Math.max(1, Math.round(canvas.clientWidth * scale)), height = Math.max(1, Math.round(shown.height * scale));
+    const scale = window.devicePixelRatio || 1, seen = ns.rankWindow();
+    canvas.style.height = seen.height + "px";
+    const width = Math.max(1, Math.round(canvas.clientWidth * scale)), height = Math.max(1, Math.round(seen.height * scale));
     if (canvas.width !== width) canvas.width = width;
     if (canvas.height !== height) canvas.height = height;
     const context = canvas.getContext("2d"), image = context.createImageData(width, height);
@@ -189,9 +192,10 @@
     const columns = columnsOf(width), line = new Uint16Array(width), codes = new Uint16Array(ns.rankColumns().length);
     const { scaleEnd } = shown.fields;
     const end = shown.fields.scale === "ratio" ? Math.log2(scaleEnd) : scaleEnd;
-    for (const row of shown.rows) {
+    for (const row of ns.rankRows()) {
       rowCodes(row.at, columns, end, codes, line);
-      const low = Math.round(row.top * scale), high = Math.min(height, Math.round((row.top + row.height) * scale));
+      const top = row.top - seen.top;
+      const low = Math.max(0, Math.round(top * scale)), high = Math.min(height, Math.round((top + row.height) * scale));
       const hasBad = line.some(isBad); // their hatch differs from line to line of pixels
       for (let y = low; y < high; y++) {
         if (y > low && !hasBad) { pixels.copyWithin(y * width, (y - 1) * width, y * width); continue; }

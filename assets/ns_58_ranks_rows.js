@@ -1,5 +1,5 @@
 // The rows of the view Ranks: a list beside the picture, whose rows are picked by pointer and keys. It is the picture's
-// alternative: each row says its value, the median and the distance.
+// alternative: each row says its value, the median and the distance. Only the rows in the window have elements.
 (function (ns) {
   "use strict";
 
@@ -9,8 +9,8 @@
 
   const host = ns.rankHost = (row) => row.host || "host unknown";
   const stateOf = (rank) => {
-    const run = (ns.runs || []).find((each) => each.run === ns.view.run);
-    return run?.ranks.find((each) => each.rank === rank)?.state ?? null;
+    const ranks = (ns.runs || []).find((each) => each.run === ns.view.run)?.ranks;
+    return (ranks?.[rank]?.rank === rank ? ranks[rank] : ranks?.find((each) => each.rank === rank))?.state ?? null;
   };
   const markOf = ns.rankMark = (rank) => shown.fields.remarks.find((remark) => remark.ranks.includes(rank) && remark.severity !== "none");
   const MARKS = ns.rankMarks = { bad: "\u25c6", slow: "\u25b2", far: "\u25b2" };
@@ -66,7 +66,7 @@
     const wish = (row) => (row.rank === ns.view.rank || row.rank === active ? 3 : markOf(row.rank) ? 2 : row.isNew ? 1 : isWide ? 0 : -1);
     const taken = [];
     const found = new Map(); // rank -> whether it is labelled as the first of its host
-    for (const row of [...shown.rows].sort((a, b) => wish(b) - wish(a) || a.top - b.top)) {
+    for (const row of ns.rankRows().sort((a, b) => wish(b) - wish(a) || a.top - b.top)) {
       const isHost = row.isNew && !isWide && wish(row) === 1;
       const middle = isHost ? row.top + LINE / 2 : row.top + row.height / 2;
       const room = isWide ? row.height : LINE;
@@ -77,7 +77,7 @@
     return found;
   }
 
-  const sizeOf = (name) => shown.rows.filter((row) => row.host === name).length;
+  const sizeOf = (name) => shown.fields.hosts.filter((each) => each === name).length;
 
   function label(row, place, column) {
     const mark = markOf(row.rank);
@@ -105,19 +105,23 @@
   // With the crosshair only what is seen or read out changes.
   ns.drawRankRows = function (isWhole = true) {
     const list = ns.byId("ranks-list"), column = ns.rankColumn();
-    const key = shown.rows.map((row) => `${row.rank},${row.top},${row.height}`).join();
+    const rows = ns.rankRows();
+    const key = rows.map((row) => `${row.rank},${row.top},${row.height}`).join();
     if (key !== built) {
       built = key;
-      list.replaceChildren(...shown.rows.map((row) => {
+      isWhole = true;
+      list.replaceChildren(...rows.map((row) => {
         const option = ns.make("div", "ns-rank-row");
         option.id = `ranks-row-${row.rank}`;
         option.setAttribute("role", "option");
+        option.setAttribute("aria-setsize", String(shown.rows.length));
+        option.setAttribute("aria-posinset", String(shown.rows.indexOf(row) + 1));
         Object.assign(option.style, { top: row.top + "px", height: row.height + "px" });
         return option;
       }));
     }
     const places = labelled();
-    shown.rows.forEach((row, index) => {
+    rows.forEach((row, index) => {
       const option = list.children[index];
       ns.setAttribute(option, "aria-selected", String(row.rank === ns.view.rank));
       if (isWhole || row.rank === active) ns.setAttribute(option, "aria-label", optionLabel(row, column));
@@ -126,7 +130,7 @@
       if (place) place.top -= row.top;
       option.replaceChildren(...(place ? [label(row, place, column)] : []));
     });
-    if (shown.rows.some((row) => row.rank === active)) list.setAttribute("aria-activedescendant", `ranks-row-${active}`);
+    if (rows.some((row) => row.rank === active)) list.setAttribute("aria-activedescendant", `ranks-row-${active}`);
     else list.removeAttribute("aria-activedescendant");
     list.style.height = shown.height + "px";
     const picked = shown.rows.find((row) => row.rank === ns.view.rank), frame = ns.byId("ranks-picked");
@@ -153,9 +157,9 @@
   }
 
   function move(event) {
-    const last = shown.rows.length - 1;
+    const last = shown.rows.length - 1, screen = Math.max(8, ns.rankRows().length - 1);
     const at = Math.max(0, shown.rows.findIndex((row) => row.rank === (active ?? ns.view.rank)));
-    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: last, PageDown: at + 8, PageUp: at - 8 }[event.key];
+    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: last, PageDown: at + screen, PageUp: at - screen }[event.key];
     const side = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!shown.fields || event.ctrlKey || event.metaKey || event.altKey) return;
     if (to !== undefined) active = shown.rows[Math.max(0, Math.min(last, active === null ? at : to))].rank;
@@ -163,8 +167,8 @@
     else if (event.key === "Enter" || event.key === " ") pick(active ?? ns.view.rank);
     else return;
     event.preventDefault();
+    ns.scrollToRank(active);
     ns.drawRanks();
-    ns.byId(`ranks-row-${active}`)?.scrollIntoView({ block: "nearest" });
   }
 
   ns.startRankRows = function () {

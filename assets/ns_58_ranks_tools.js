@@ -19,7 +19,10 @@
       if (remark.ranks.length) {
         item.type = "button";
         ns.setTitle(item, `Pick rank ${remark.ranks[0]}`);
-        item.addEventListener("click", () => ns.change({ rank: remark.ranks[0] }));
+        item.addEventListener("click", () => {
+          ns.pickRank(remark.ranks[0]);
+          ns.scrollToRank(remark.ranks[0]);
+        });
       }
       return item;
     }));
@@ -55,14 +58,20 @@
   };
 
   const canvas = () => ns.byId("ranks-canvas");
-  const yOf = (event) => event.clientY - canvas().getBoundingClientRect().top;
+  const yOf = (event) => event.clientY - canvas().getBoundingClientRect().top + ns.rankWindow().top;
   function hover(event) {
     const row = shown.fields ? ns.rankRowAt(yOf(event)) : null, tooltip = ns.byId("tooltip");
     const at = row ? ns.stepAt(canvas().parentElement, event.clientX) : null;
     tooltip.hidden = at === null;
     if (at === null) return;
     ns.setCrosshair(at);
-    const column = ns.rankColumnAt(at), clock = ns.clockAt(at);
+    showTip(event, row, ns.rankColumnAt(at), at);
+  }
+
+  // What a row has at a column, beside the pointer; `at` is the step where there is no such column.
+  ns.showRankTip = showTip;
+  function showTip(event, row, column, at = column < 0 ? null : ns.rankColumns()[column]) {
+    const tooltip = ns.byId("tooltip"), clock = at === null ? null : ns.clockAt(at);
     const steps = column < 0 ? `step ${ns.count(at)}` : ns.rankSteps(column);
     const when = clock ? `${steps} \u00b7 ${clock}` : steps;
     const lines = [ns.make("b", "", `rank ${row.rank} \u00b7 ${ns.rankHost(row)}`), ns.make("div", "", when), ns.make("div", "", ns.rankWords(row, column))];

@@ -137,8 +137,9 @@
   function drawTimes() {
     const canvas = ns.byId("ranks-times");
     if (!canvas.clientWidth) return;
-    const { context, width } = begin(canvas, shown.height);
-    canvas.style.height = shown.height + "px";
+    const seen = ns.rankWindow();
+    canvas.style.height = seen.height + "px";
+    const { context, width } = begin(canvas, seen.height);
     const { p50, p95 } = shown.fields.times, { series, muted, severities } = ns.theme().colours;
     const known = [...p50, ...p95].filter((value) => value !== null);
     const ends = ns.byId("ranks-times-ends");
@@ -149,9 +150,9 @@
     const [from, to] = [Math.min(...known), Math.max(...known)].map((value) => ns.quantity(value, "s", 3));
     const isSameUnit = from.split(" ")[1] === to.split(" ")[1];
     ns.setText(ends, `${isSameUnit ? from.split(" ")[0] : from}\u2013${to}`);
-    for (const row of shown.rows) {
+    for (const row of ns.rankRows()) {
       if (p50[row.at] === null) continue;
-      const y = row.top + row.height / 2, mark = ns.rankMark(row.rank), isSlow = mark?.kind === "slow";
+      const y = row.top - seen.top + row.height / 2, mark = ns.rankMark(row.rank), isSlow = mark?.kind === "slow";
       context.strokeStyle = muted;
       context.lineWidth = Math.max(1, Math.min(2, row.height / 4));
       context.beginPath();
@@ -204,18 +205,26 @@
     if (!observed) {
       observed = true;
       new ResizeObserver(() => ns.later(ns.drawRanks)).observe(body);
+      body.addEventListener("scroll", () => ns.later(scrolled), { passive: true });
     }
     ns.layRanks(body.clientHeight - 2);
-    canvas.style.height = shown.height + "px";
+    canvas.parentElement.style.height = shown.height + "px";
     if (!canvas.clientWidth) return;
     ns.drawRankTools();
     ns.drawRankRemarks();
-    ns.paintRanks(canvas);
-    drawTimes();
+    scrolled();
     drawAxis();
-    follow(true);
     drawTrack();
   };
+
+  // What depends on the rows that are in the window.
+  function scrolled() {
+    if (!ns.isRanks() || !shown.fields || !shown.rows.length) return;
+    ns.paintRanks(ns.byId("ranks-canvas"));
+    drawTimes();
+    ns.drawRankMap();
+    follow(true);
+  }
 
   // What moves with the crosshair.
   function follow(isWhole = false) {
@@ -229,10 +238,17 @@
     const moved = () => follow();
     ns.startRankRows();
     ns.startRankTools();
+    ns.startRankMap();
     ns.on("message", (header) => {
       if (!header.charts) return;
       shown.fields = header.ranks || null;
       if (ns.isRanks()) ns.later(ns.drawRanks);
+    });
+    let picked = ns.view.rank;
+    ns.on("view", () => {
+      if (ns.view.rank === picked) return;
+      picked = ns.view.rank;
+      if (ns.isRanks() && shown.rows.length) ns.scrollToRank(picked);
     });
     for (const name of ["range", "theme", "tab", "view"]) ns.on(name, () => ns.isRanks() && ns.later(ns.drawRanks));
     ns.on("crosshair", () => ns.isRanks() && ns.later(moved));

@@ -3,6 +3,8 @@
 (function (ns) {
   "use strict";
 
+  const LONG_LIST = 64; // ranks that the list shows at once; beyond, one types a part of the number
+
   const LAG_S = 5;
   const SILENT_LINK_MS = 7000;
   /** @type {Header | null} */
@@ -135,7 +137,11 @@
     ns.drawRunButton(shown);
     checkRank(shown);
     const ranks = shown ? shown.ranks.map(({ rank }) => ({ value: String(rank), label: `rank ${rank}` })) : [];
-    ns.give("rank-select", String(ns.view.rank), { data: ranks, disabled: ranks.length < 2 });
+    const isLong = ranks.length > LONG_LIST;
+    ns.give("rank-select", String(ns.view.rank), {
+      data: ranks, disabled: ranks.length < 2, searchable: isLong, limit: isLong ? LONG_LIST : null,
+      nothingFoundMessage: "No such rank",
+    });
     document.body.classList.toggle("ns-one-rank", ranks.length < 2);
     ns.byId("connecting").hidden = true;
     ns.byId("empty-state").hidden = runs.length > 0;

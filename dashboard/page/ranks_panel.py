@@ -96,7 +96,9 @@ def _body() -> Component:
         **STEPS,
     )
     times = html.Canvas(id="ranks-times", className="ns-ranks-right", **{"aria-hidden": "true"})
-    return html.Div([rows, plot, times], id="ranks-body", className="ns-ranks-line ns-ranks-body")
+    body = html.Div([rows, plot, times], id="ranks-body", className="ns-ranks-line ns-ranks-body")
+    strip = html.Canvas(id="ranks-map", className="ns-ranks-map", hidden=True, **{"aria-hidden": "true"})
+    return html.Div([body, strip], className="ns-ranks-frame")
 
 
 def _track() -> Component:

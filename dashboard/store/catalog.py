@@ -271,6 +271,8 @@ class Catalog:
         self._numbers = numbers
         self.streams: dict[StreamKey, StreamState] = {}
         self.incarnations: dict[tuple[str, int, int], Incarnation] = {}
+        self._starts: dict[tuple[str, int], list[Incarnation]] = {}
+        """The same by run and rank: one of a thousand ranks is asked for without looking at the others."""
         self.gaps: dict[tuple[str, str, str, int], GapRow] = {}
         self.open_gaps: dict[tuple[str, str], GapRow] = {}
         self._unnamed: dict[tuple[str, str], GapRow] = {}
@@ -282,6 +284,7 @@ class Catalog:
         self._layouts = LayoutCache(load_layout, odd)
         self._timelines: dict[tuple[str, int, bytes], int] = {}
         self._rank_of: dict[int, tuple[str, int]] = {}
+        self._of_layouts: dict[tuple[str, int], list[int]] = {}
         self._series: dict[tuple[int, str, str], int] = {}
         self._names: dict[tuple[int, str], list[str]] = {}
         self._newest_histograms: dict[int, tuple[int, int]] = {}
@@ -313,8 +316,7 @@ class Catalog:
                 known[layout] = timeline
                 self.limits.add(run, "layouts")
         for timeline, run, rank, digest in self._rows(read, "timelines", _TIMELINE):
-            self._timelines[run, rank, digest] = timeline
-            self._rank_of[timeline] = run, rank
+            self._keep_timeline(run, rank, digest, timeline)
         for series, timeline, kind, name in self._rows(read, "series", _SERIES):
             if (timeline, kind, name) not in self._series:
                 self._keep_series(timeline, kind, name, series)
@@ -366,6 +368,7 @@ class Catalog:
         entry = self.incarnations.get((run, rank, number))
         if entry is None:
             entry = self.incarnations[run, rank, number] = Incarnation(run, rank, number)
+            self._starts.setdefault((run, rank), []).append(entry)
             self.limits.add(run, "incarnations")
         return entry
 
@@ -398,8 +401,11 @@ class Catalog:
 
     def newest(self, run: str, rank: int) -> Incarnation | None:
         """Return the rank's newest incarnation."""
-        numbers = [key[2] for key in self.incarnations if key[0] == run and key[1] == rank]
-        return self.incarnations[run, rank, max(numbers)] if numbers else None
+        return max(self.starts_of(run, rank), key=lambda entry: entry.number, default=None)
+
+    def starts_of(self, run: str, rank: int) -> Sequence[Incarnation]:
+        """Return the rank's incarnations, in no order; not to be changed."""
+        return self._starts.get((run, rank), ())
 
     # -- committing
 
@@ -463,22 +469,16 @@ class Catalog:
 
     def newest_layout(self, run: str, rank: int) -> tuple[int, Layout] | None:
         """Return timeline and layout of the newest incarnation that has one."""
-        having = [
-            key[2] for key, entry in self.incarnations.items() if key[:2] == (run, rank) and entry.layouts
-        ]
+        having = [entry for entry in self.starts_of(run, rank) if entry.layouts]
         if not having:
             return None
-        layouts = self.incarnations[run, rank, max(having)].layouts
+        layouts = max(having, key=lambda entry: entry.number).layouts
         number = max(layouts)
         return layouts[number], msgspec.structs.replace(self.layout(layouts[number])[0], layout=number)
 
     def tensor_timelines(self, run: str, rank: int) -> list[int]:
         """Return the timelines of all layouts of the rank, oldest first."""
-        return [
-            timeline
-            for (a, b, digest), timeline in self._timelines.items()
-            if (a, b) == (run, rank) and digest
-        ]
+        return list(self._of_layouts.get((run, rank), ()))
 
     def scalar_timeline(self, run: str, rank: int) -> int:
         """Return the number of the rank's scalar timeline, made if needed."""
@@ -491,10 +491,15 @@ class Catalog:
                 number = max(self._timelines.values(), default=-1) + 1
             else:
                 number = self._numbers.of_timeline(run, rank, digest)
-            self._timelines[run, rank, digest] = number
-            self._rank_of[number] = run, rank
+            self._keep_timeline(run, rank, digest, number)
             self.changes.timelines.append((number, run, rank, digest))
         return number
+
+    def _keep_timeline(self, run: str, rank: int, digest: bytes, number: int) -> None:
+        if digest and (run, rank, digest) not in self._timelines:
+            self._of_layouts.setdefault((run, rank), []).append(number)
+        self._timelines[run, rank, digest] = number
+        self._rank_of[number] = run, rank
 
     def add_series(self, timeline: int, kind: str, name: str) -> int | None:
         """Return the number of a series, made if needed; None, counted, where there is no room for it."""
@@ -574,6 +579,8 @@ class Catalog:
         self._changes = {part: changes.without(run, gone) for part, changes in self._changes.items()}
         self.streams = {key: state for key, state in self.streams.items() if key.run != run}
         self.incarnations = {key: entry for key, entry in self.incarnations.items() if key[0] != run}
+        self._starts = {key: entries for key, entries in self._starts.items() if key[0] != run}
+        self._of_layouts = {key: numbers for key, numbers in self._of_layouts.items() if key[0] != run}
         self.gaps = {key: row for key, row in self.gaps.items() if key[0] != run}
         self.open_gaps = {key: row for key, row in self.open_gaps.items() if key[0] != run}
         self._unnamed = {key: row for key, row in self._unnamed.items() if key[0] != run}

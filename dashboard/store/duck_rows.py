@@ -165,18 +165,24 @@ _RANK_SCALARS: Final = f"""
             unnest($4::BIGINT[]) AS last, unnest($5::BIGINT[]) AS width)
     SELECT series, {_POOLED}, width FROM (
         SELECT r.series, r.step, r.value AS high, r.value AS mean, isfinite(r.value)::BIGINT AS finite,
-            isnan(r.value)::BIGINT AS nan, isinf(r.value)::BIGINT AS inf, width,
-            CASE WHEN width = 1 THEN r.incarnation ELSE -1 END AS incarnation,
-            CASE WHEN width = 1 THEN r.seq ELSE -1 END AS seq
-        FROM scalar_raw r JOIN parts p
-            ON r.series = p.series AND p.level = 1 AND r.step >= p.first AND r.step < p.last
+            isnan(r.value)::BIGINT AS nan, isinf(r.value)::BIGINT AS inf, width, -1 AS incarnation, -1 AS seq
+        FROM scalar_raw r JOIN parts p ON r.series = p.series
+            AND p.level = 1 AND p.width > 1 AND r.step >= p.first AND r.step < p.last
         WHERE NOT r.superseded AND r.step >= $6 AND r.step < $7
         UNION ALL
         SELECT r.series, r.step, r.max, r.mean, r.finite, r.nan, r.inf, width, -1, -1
         FROM scalar_pooled r JOIN parts p
             ON r.series = p.series AND r.level = p.level AND r.step >= p.first AND r.step < p.last
         WHERE r.step >= $8 AND r.step < $9 AND r.level >= $10)
-    GROUP BY series, step // width, width"""
+    GROUP BY series, step // width, width
+    UNION ALL BY NAME
+    SELECT r.series, r.step, r.incarnation, r.seq, r.value AS high, r.value AS mean,
+        isfinite(r.value)::BIGINT AS finite, isnan(r.value)::BIGINT AS nan, isinf(r.value)::BIGINT AS inf,
+        width
+    FROM scalar_raw r JOIN parts p ON r.series = p.series
+        AND p.level = 1 AND p.width = 1 AND r.step >= p.first AND r.step < p.last
+    WHERE NOT r.superseded AND r.step >= $6 AND r.step < $7"""
+"""Pooled by the engine; where each column is a step there is nothing to pool."""
 
 
 def _bounds(columns: Sequence[Sequence[int]], *, is_raw: bool) -> tuple[int, int]:

@@ -100,6 +100,8 @@ class Extent:
     def finest_level(self, first: int, last: int) -> int:
         """Return 1 where raw rows of `[first, last]` exist, or are just being written again, else 16."""
         end = min(last + 1, self.raw_floor)
+        if end <= first:
+            return 1
         coming = np.unique(self.unsettled[(self.unsettled >= first) & (self.unsettled < end)] // FACTOR)
         ranges = [(bucket * FACTOR, (bucket + 1) * FACTOR) for bucket in coming.tolist()]
         return FACTOR if uncovered(join_ranges(sorted(self.kept + ranges)), first, end) else 1

@@ -116,15 +116,12 @@ def read_extents(snapshot: Snapshot, timelines: set[int], blocks: Sequence[Scala
     """Return what each timeline holds; two queries for all of them."""
     chosen = sorted(timelines)
     progress, kept = snapshot.rows.progress(chosen), snapshot.rows.kept(chosen)
-    unsettled: dict[int, list[Steps]] = {timeline: [_NO_STEPS] for timeline in chosen}
+    unsettled: dict[int, list[Steps]] = {}
     for block in blocks:
-        unsettled[block.timeline].append(block.frame_steps)
+        unsettled.setdefault(block.timeline, []).append(block.frame_steps)
+    steps = {timeline: np.unique(np.concatenate(parts)) for timeline, parts in unsettled.items()}
     return {
-        timeline: Extent(
-            progress.get(timeline),
-            np.unique(np.concatenate(unsettled[timeline])),
-            kept[timeline],
-        )
+        timeline: Extent(progress.get(timeline), steps.get(timeline, _NO_STEPS), kept[timeline])
         for timeline in chosen
     }
 
@@ -193,12 +190,28 @@ def _edge_rows(blocks: Sequence[ScalarBlock], numbers: Sequence[int], grid: Grid
 def _newest(fetched: Columns, edge: Columns) -> Columns:
     """Of rows of one series and step keep the newest incarnation's last one; pooled rows all stay."""
     rows = {name: np.concatenate([column, edge[name]]) for name, column in fetched.items()}
+    if not _has_repeated(rows):
+        return rows
     single = np.flatnonzero(rows["incarnation"] >= 0)
     order = single[np.lexsort([rows[n][single] for n in ("seq", "incarnation", "step", "series")])]
     series, step = rows["series"][order], rows["step"][order]
     last = np.r_[(series[1:] != series[:-1]) | (step[1:] != step[:-1]), True] if len(order) else order > 0
     chosen = np.r_[np.flatnonzero(rows["incarnation"] < 0), order[last]]
     return {name: column[chosen] for name, column in rows.items()}
+
+
+def _has_repeated(rows: Columns) -> bool:
+    """Whether any two rows are of one series and step; that rarely is so, and is cheaper than the order."""
+    series = rows["series"]
+    if not len(series):
+        return False
+    steps = rows["step"] - rows["step"].min()
+    known, place = np.unique(series, return_inverse=True)
+    span = int(steps.max()) + 1
+    if len(known) * span >= 2**63:
+        return True
+    keys = np.sort(place * span + steps)
+    return bool((keys[1:] == keys[:-1]).any())
 
 
 def _answer(

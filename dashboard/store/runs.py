@@ -121,7 +121,6 @@ def _started(entry: Incarnation) -> float:
 
 def list_starts(catalog: Catalog, run: str, rank: int) -> list[RankStart]:
     """Return the incarnations of a rank that have a step, oldest first."""
-    entries = [entry for key, entry in catalog.incarnations.items() if key[:2] == (run, rank)]
     return [
         RankStart(
             incarnation=entry.number,
@@ -130,7 +129,7 @@ def list_starts(catalog: Catalog, run: str, rank: int) -> list[RankStart]:
             last_step=entry.state.last_step,
             returns=tuple(entry.state.returns),
         )
-        for entry in sorted(entries, key=lambda entry: entry.number)
+        for entry in sorted(catalog.starts_of(run, rank), key=lambda entry: entry.number)
         if entry.state.last_step is not None
     ]
 

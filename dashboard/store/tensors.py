@@ -62,8 +62,10 @@ def among(timelines: Sequence[int]) -> str:
 
 def read_progress(database: duckdb.DuckDBPyConnection, timelines: Sequence[int]) -> dict[int, Progress]:
     """Return how far timelines are committed; without those where nothing is, or whose row is odd."""
-    query = f"SELECT timeline, first_step, max_step, raw_floor FROM progress WHERE {among(timelines)}"
-    return {row[0]: Progress(*row[1:]) for row in database.execute(query).fetchall() if None not in row}
+    query = """SELECT timeline, first_step, max_step, raw_floor FROM progress
+        WHERE timeline IN (SELECT unnest(?::BIGINT[]))"""
+    rows = database.execute(query, [list(timelines)]).fetchall()
+    return {row[0]: Progress(*row[1:]) for row in rows if None not in row}
 
 
 def fetch_rows(

@@ -53,13 +53,15 @@ def fill_ranks(
     """
     for rank in ranks:
         events = page_runs.key("events", run=run, rank=rank)
-        metrics = page_runs.key("metrics", run=run, rank=rank)
         if store.position(events).next_seq == 0:
             start = page_runs.run_start(
                 run=run, rank=rank, host=host_of(rank), world_size=world_size or len(ranks), time=start_time
             )
             store.append(events, 0, [encode(start), encode(page_runs.layout(1))])
-            store.commit()
+    store.commit()
+    for rank in ranks:
+        events = page_runs.key("events", run=run, rank=rank)
+        metrics = page_runs.key("metrics", run=run, rank=rank)
         frames = []
         for step in steps:
             values = scalars(rank, step, is_slow=rank in slow)

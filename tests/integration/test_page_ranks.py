@@ -29,7 +29,7 @@ def label(page: Page, rank: int) -> str:
 def point(page: Page, rank: int, step: float) -> tuple[float, float]:
     """Where a cell lies on the screen."""
     x, y = page.evaluate(
-        "([rank, step]) => { const box = nanscope.byId('ranks-canvas').getBoundingClientRect();"
+        "([rank, step]) => { const box = nanscope.byId('ranks-canvas').parentElement.getBoundingClientRect();"
         "const row = nanscope.ranks.rows.find((each) => each.rank === rank);"
         "return [box.left + nanscope.axis().of(step) * box.width, box.top + row.top + row.height / 2]; }",
         [rank, step],
@@ -335,6 +335,55 @@ def test_ranks_names_of_hosts_are_text(page: Page, served: Served) -> None:
     assert "[U+202E]" in label(page, 3) and "host unknown" in label(page, 0)
     assert page.evaluate("window.hurt") is None
     assert page.evaluate("document.querySelectorAll('#ranks img, #tooltip img').length") == 0
+
+
+def test_ranks_1024_a_bad_one_is_seen_on_the_strip_and_reached_by_a_click(page: Page, served: Served) -> None:
+    fill(served, ranks=range(1024), steps=range(24), nan_from={768: 20}, slow=[300])
+    open_ranks(page, served)
+    expect(page.locator("#ranks-said")).to_contain_text("Rank 768 went NaN first at step 20")
+    expect(page.locator("#ranks-said")).to_contain_text("Rank 300 is slow")
+    expect(page.locator("#ranks-facts")).to_contain_text("1,024 ranks on 128 hosts")
+    assert page.locator(".ns-rank-row").count() < 200, "only the rows in the window have elements"
+    strip = page.locator("#ranks-map").bounding_box()
+    assert strip is not None
+    share = page.evaluate("nanscope.ranks.rows.find((row) => row.rank === 768).top / nanscope.ranks.height")
+    x, y = strip["x"] + strip["width"] / 2, strip["y"] + strip["height"] * share + 1
+    page.mouse.move(x, y)
+    expect(page.locator("#tooltip")).to_contain_text("rank 768 \u00b7 node96")
+    page.mouse.click(x, y)
+    expect(page.locator("#rank-select")).to_have_value("rank 768")
+    expect(page.locator("#ranks-row-768")).to_have_attribute("aria-selected", "true")
+    expect(page.locator("#ranks-row-768 .ns-rank-mark")).to_have_text("\u25c6")
+    assert len(colours(page, 768, 21)) == 2, "what is scrolled to is painted: the hatch"
+    page.locator("#ranks-said button", has_text="Rank 300").click()
+    expect(page.locator("#ranks-row-300")).to_have_attribute("aria-selected", "true")
+    page.locator("#ranks-list").focus()
+    page.keyboard.press("End")
+    expect(page.locator("#ranks-list")).to_have_attribute("aria-activedescendant", "ranks-row-1023")
+    assert label(page, 1023).startswith("rank 1023 on node127")
+    page.locator("#rank-select").fill("517")
+    page.get_by_role("option", name="rank 517", exact=True).click()
+    expect(page.locator("#ranks-row-517")).to_have_attribute("aria-selected", "true")
+    assert "rank=517" in page.url
+
+
+def test_ranks_strip_is_there_only_where_the_rows_do_not_fit_and_scrolls_them(
+    page: Page, served: Served
+) -> None:
+    fill(served, ranks=range(300), steps=range(8))
+    open_ranks(page, served)
+    strip = page.locator("#ranks-map").bounding_box()
+    assert strip is not None
+    page.mouse.click(strip["x"] + 6, strip["y"] + strip["height"] * 0.75)
+    expect(page.locator("#ranks-row-225")).to_be_visible()
+    assert "rank=" not in page.url, "where no rank stands out a click scrolls"
+    page.mouse.move(strip["x"] + 6, strip["y"] + strip["height"] * 0.75)
+    page.mouse.down()
+    page.mouse.move(strip["x"] + 6, strip["y"], steps=4)
+    page.mouse.up()
+    expect(page.locator("#ranks-row-0")).to_be_visible()
+    page.set_viewport_size({"width": 1440, "height": 2000})
+    expect(page.locator("#ranks-map")).to_be_hidden()
 
 
 @pytest.mark.parametrize("size", [(1024, 768), (390, 844)])

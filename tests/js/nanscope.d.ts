@@ -39,6 +39,7 @@ interface PageElements {
   palette: HTMLDialogElement;
   "progress-bar": HTMLProgressElement;
   "ranks-canvas": HTMLCanvasElement;
+  "ranks-map": HTMLCanvasElement;
   "ranks-line": HTMLCanvasElement;
   "ranks-select": HTMLSelectElement;
   "ranks-times": HTMLCanvasElement;

@@ -36,6 +36,7 @@ interface FlowBox {
 }
 
 /** A row of the view Ranks; `at` is its place in the arrays. */
+interface MarkedRank { row: RankRow; order: number; colour: string }
 interface RankRow { at: number; rank: number; host: string; top: number; height: number; isNew: boolean }
 
 interface PickerRow {
@@ -87,7 +88,7 @@ interface Nanscope {
   startFlow(): void;
 
   // ns_57_ranks.js
-  ranks: { fields: RanksFields | null; rows: RankRow[]; height: number };
+  ranks: { fields: RanksFields | null; rows: RankRow[]; marked: MarkedRank[]; height: number };
   isRanks(): boolean;
   rankColumns(): Numbers;
   rankMedian(column: number): number;
@@ -100,6 +101,13 @@ interface Nanscope {
   rankColumn(): number;
   layRanks(room: number): RankRow[];
   rankRowAt(y: number): RankRow | null;
+  rankRows(): RankRow[];
+  rankWindow(): { top: number; height: number };
+  rankIsSeen(row: RankRow): boolean;
+  scrollToRank(rank: number): void;
+  drawRankMap(): void;
+  startRankMap(): void;
+  showRankTip(event: MouseEvent, row: RankRow, column: number, at?: number | null): void;
   paintRanks(canvas: HTMLCanvasElement): void;
 
   // ns_58_ranks_rows.js, ns_58_ranks_tools.js, ns_59_ranks_track.js

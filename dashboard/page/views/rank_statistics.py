@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -157,7 +156,7 @@ def columns_apart(found: RankScalars) -> int:
 
 def medians(shown: Floats) -> Floats:
     """Return (columns,) the median over the ranks that have a finite value; NaN where none has."""
-    return _quiet_median(np.where(np.isfinite(shown), shown, np.nan), axis=0)
+    return _row_percentiles(np.ascontiguousarray(shown.T), 50)
 
 
 @np.errstate(over="ignore", invalid="ignore")  # what no float64 holds is Inf
@@ -193,14 +192,24 @@ def pooling_words(statistic: RankStatistic, steps_per_column: int) -> str:
 
 def percentiles(values: Floats, share: float) -> list[float | None]:
     """Return a percentile (0-100) of each row's finite values; None for a row without any."""
-    result: list[float | None] = []
-    for row in values:
-        finite = row[np.isfinite(row)]
-        result.append(float(np.percentile(finite, share)) if finite.size else None)
-    return result
+    found = _row_percentiles(values, share)
+    return [None if value != value else value for value in found.tolist()]
 
 
-def _quiet_median(values: Floats, *, axis: int) -> Floats:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of a column without a value
-        return np.asarray(np.nanmedian(values, axis=axis))
+@np.errstate(over="ignore", invalid="ignore")  # what no float64 holds is Inf
+def _row_percentiles(values: Floats, share: float) -> Floats:
+    """Return (rows,) a percentile of each row's finite values, all rows at once; NaN for one without any."""
+    if not values.size:
+        return np.full(len(values), np.nan)
+    is_finite = np.isfinite(values)
+    ordered = np.sort(np.where(is_finite, values, np.inf), axis=1)
+    last = is_finite.sum(axis=1) - 1
+    place = np.maximum(last, 0) * (share / 100)
+    below = np.floor(place).astype(np.intp)
+    rows = np.arange(len(values))
+    low = ordered[rows, below]
+    high = ordered[rows, np.minimum(below + 1, np.maximum(last, 0))]
+    part = place - below
+    # As numpy does: from the nearer end, so that what lies between two equal values is that value.
+    found = np.where(part < 0.5, low + (high - low) * part, high - (high - low) * (1 - part))
+    return np.asarray(np.where(last < 0, np.nan, found), dtype=np.float64)
