@@ -256,7 +256,9 @@ def pictures(page: Page, folder: Path) -> None:
             page.set_viewport_size({"width": width, "height": height})
             for tab in ("overview", "ranks"):
                 page.evaluate("(tab) => nanscope.change({ tab })", tab)
-                page.wait_for_timeout(3000)
+                if tab == "ranks":
+                    wait(page, "nanscope.ranks.fields !== null")
+                page.wait_for_timeout(1500)
                 page.screenshot(path=folder / f"{tab}-{theme}-{width}.png")
 
 
