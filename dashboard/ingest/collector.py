@@ -1,7 +1,8 @@
 """Receives what helpers ship and hands it to the store; acknowledges only what the store has committed.
 
-One thread owns the ROUTER socket and is the only one that ships into the store. Nothing that a peer sends can
-raise out of it: what is malformed is counted, answered with `Refused`, and shown.
+One thread owns the ROUTER socket and is the only one that ships into the store; commits are made beside it
+(`committer.py`). Nothing that a peer sends can raise out of it: what is malformed is counted, answered with
+`Refused`, and shown.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -44,6 +45,7 @@ from probe.wire import (
 from ..errors import AddressInUseError, DashboardError
 from ..store.protocol import Store
 from ..throttle import Throttle, is_loopback
+from .committer import Committer
 from .connections import Connections
 from .control_desk import ControlDesk
 from .curve import CurveGate, ServerKeys
@@ -61,6 +63,9 @@ _SILENT_S: Final = 60.0
 _POLL_MS: Final = 50
 _WATCH_S: Final = 0.5
 """How often it is looked whether other ranks are watched."""
+_FULL_S: Final = 0.01
+_PUT_OFF_S: Final = 0.1
+"""When a store is asked again that has put a commit off."""
 
 _log = logging.getLogger(__name__)
 _MOST_TOLD: Final = 100
@@ -101,8 +106,8 @@ class _Peer:
     peer_nonce: bytes
     proved: bool = False
     heard: float = 0.0
-    owed: set[StreamKey] = field(default_factory=set)
-    """Streams to acknowledge after the next commit."""
+    owed: dict[StreamKey, int] = field(default_factory=dict)
+    """Streams to acknowledge after the next commit, and how far the store has taken each in."""
     takes_control: bool = False
     """Whether it understands requests to the trainers."""
     takes_watch: bool = False
@@ -153,7 +158,12 @@ class Collector:
         self._status = CollectorStatus()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._queued_bytes = 0
+        self._committer = Committer(store)
+        self._owed: dict[bytes, dict[StreamKey, int]] = {}
+        """What the commit under way is to be acknowledged for, by identity; as of `_Peer`."""
+        self._queued_bytes = self._in_commit_bytes = 0
+        self._is_put_off = False
+        """The store has not written all yet that it was to write."""
         self._next_commit = 0.0
         self._generation = store.generation()
 
@@ -224,7 +234,7 @@ class Collector:
             poller.register(self._curve.socket, zmq.POLLIN)
         try:
             while not self._stopping.is_set():
-                poller.poll(_POLL_MS)
+                self._wait(poller)
                 self._answer_keys()
                 self._look_at_connections()
                 self._begin_anew_if_replaced(router)
@@ -235,11 +245,23 @@ class Collector:
                 self._commit_if_due(router)
             self._commit(router)
         finally:
+            self._committer.close()
             self._connections.close()
             router.close(linger=200)
             if self._curve is not None:
                 self._curve.close()
             context.term()
+
+    def _wait(self, poller: zmq.Poller) -> None:
+        """Until something arrives, or for a moment; where nothing more is taken in, for the commit."""
+        if self._is_full():
+            self._stopping.wait(_FULL_S)
+        else:
+            poller.poll(_POLL_MS)
+
+    def _is_full(self) -> bool:
+        """Whether so much came during a commit that what arrives has to wait in its socket."""
+        return self._committer.is_busy and self._queued_bytes >= 2 * COMMIT_BYTES
 
     def _answer_keys(self) -> None:
         """Let in whose keys are known, and count the others as what they are: refused handshakes."""
@@ -298,6 +320,8 @@ class Collector:
         """Take what has arrived; whether the store was given something."""
         changed = False
         for _ in range(_DRAIN_MESSAGES):
+            if self._is_full():
+                break
             try:
                 frames = router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -363,16 +387,17 @@ class Collector:
         if reason := self._store.refuses(message.key):
             self._refuse(router, identity, reason)
             return False
-        peer.owed.add(message.key)
+        taken = peer.owed.setdefault(message.key, 0)
         try:
             if isinstance(message, Batch):
-                self._store.append(
+                reached = self._store.append(
                     message.key, message.first_seq, message.records, generation=self._generation
                 )
+                peer.owed[message.key] = max(taken, reached)
                 self._queued_bytes += sum(map(len, message.records))
                 self._status = replace(self._status, batches=self._status.batches + 1)
             elif isinstance(message, Skip):
-                self._skip(message)
+                peer.owed[message.key] = max(taken, self._skip(message))
             else:
                 self._next_commit = 0.0  # a helper waits for this answer
                 return False
@@ -381,18 +406,23 @@ class Collector:
             return False
         return True
 
-    def _skip(self, skip: Skip) -> None:
-        """Count what the journal has no longer, and say so once; both numbers are the same of an odd file."""
+    def _skip(self, skip: Skip) -> int:
+        """Count what the journal has no longer, and say so once; both numbers are the same of an odd file.
+
+        Returns:
+            how far the store has taken the stream in.
+        """
         reached = self._store.skip(skip.key, skip.first_seq, skip.end_seq, skip.reason)
         missing = skip.end_seq - skip.first_seq
         known = (skip.key, skip.end_seq, skip.reason)
         if reached != skip.end_seq or known in self._told or len(self._told) >= _MOST_TOLD:
-            return
+            return reached
         self._told.add(known)
         many = f"records missing: {missing:,}, " if missing else ""
         text = f"Run {skip.key.run}, {many}{skip.reason}"
         _log.warning("%s", text)
         self._status = replace(self._status, losses=(*self._status.losses, text))
+        return reached
 
     def _greet(self, router: zmq.Socket[bytes], identity: bytes, hello: Hello, address: str) -> None:
         wait_s = 0 if is_loopback(address) else self._throttle.wait_s(address)
@@ -436,42 +466,72 @@ class Collector:
             self._peers.pop(stranger if stranger is not None else next(iter(self._peers)))
 
     def _commit_if_due(self, router: zmq.Socket[bytes]) -> None:
+        """Acknowledge what the commit under way has made durable, or begin the next one."""
+        if self._committer.is_busy:
+            self._acknowledge(router)
+            return
         now = time.monotonic()
-        if now < self._next_commit and self._queued_bytes < COMMIT_BYTES:
+        is_much = self._queued_bytes >= COMMIT_BYTES and not self._is_put_off
+        if now < self._next_commit and not is_much:
             return
-        self._next_commit = now + COMMIT_S
+        self._next_commit = now + (_PUT_OFF_S if self._is_put_off else COMMIT_S)
         self._count_helpers()
-        self._commit(router)
+        self._begin_commit()
 
-    def _commit(self, router: zmq.Socket[bytes]) -> None:
-        """Make what is queued durable, then tell every peer how far its streams are."""
-        if not any(peer.owed for peer in self._peers.values()):
+    def _begin_commit(self) -> None:
+        """Have what is queued made durable; what comes from now on is owed after the next commit."""
+        self._owed = {identity: peer.owed for identity, peer in self._peers.items() if peer.owed}
+        if not self._owed:
             return
+        for peer in self._peers.values():
+            peer.owed = {}
+        self._in_commit_bytes, self._queued_bytes = self._queued_bytes, 0
+        self._committer.begin({key for owed in self._owed.values() for key in owed})
+
+    def _acknowledge(self, router: zmq.Socket[bytes], wait_s: float | None = 0.0) -> None:
+        """If the commit is done, tell every peer how far its streams are."""
         try:
-            moved = self._store.commit()
+            done = self._committer.take(wait_s)
         except DashboardError as error:
+            self._owe_again((), {})
             self._note_store_problem(error)
             return
-        self._queued_bytes = 0
-        if self._begin_anew_if_replaced(router):
+        if done is None or self._begin_anew_if_replaced(router):
             return
-        problem: DashboardError | None = None
-        answers: list[tuple[bytes, Ack]] = []
-        for identity, peer in list(self._peers.items()):
-            for key in list(peer.owed):
-                try:
-                    next_seq = moved[key] if key in moved else self._store.position(key).next_seq
-                except DashboardError as error:
-                    problem = error  # of this stream: others may lie on a server that answers
-                else:
-                    answers.append((identity, Ack(key=key, next_seq=next_seq)))
-                    peer.owed.discard(key)
-        if problem is not None and not answers:
-            self._note_store_problem(problem)
-        elif self._status.store_problem is not None:
+        if self._status.store_problem is not None:
             self._status = replace(self._status, store_problem=None)
-        for identity, answer in answers:
-            self._send(router, identity, answer)
+        for identity, owed in self._owed.items():
+            for key in owed.keys() & done.reached.keys():
+                if identity in self._peers:
+                    self._send(router, identity, Ack(key=key, next_seq=done.reached[key]))
+        # A store that spares its server commits later, and one of several servers may be away: what waits
+        # there is owed until then.
+        self._is_put_off = self._owe_again(done.moved, done.reached)
+        if self._is_put_off and not done.moved:
+            self._queued_bytes += self._in_commit_bytes
+
+    def _owe_again(self, moved: Collection[StreamKey], reached: Mapping[StreamKey, int]) -> bool:
+        """Keep what is not durable yet for the next commit; whether the store has put any of it off.
+
+        Streams of a server that is away are not reached, and wait for it as for any commit.
+        """
+        is_put_off = False
+        for identity, owed in self._owed.items():
+            peer = self._peers.get(identity)
+            for key, taken in owed.items():
+                if key in reached and (key in moved or taken <= reached[key]):
+                    continue
+                is_put_off |= key in reached
+                if peer is not None:
+                    peer.owed[key] = max(taken, peer.owed.get(key, 0))
+        self._owed = {}
+        return is_put_off
+
+    def _commit(self, router: zmq.Socket[bytes]) -> None:
+        """At the end: make durable what is queued, and wait for it."""
+        self._acknowledge(router, None)
+        self._begin_commit()
+        self._acknowledge(router, None)
 
     def _note_store_problem(self, error: DashboardError) -> None:
         if self._status.store_problem is None:

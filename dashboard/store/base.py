@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
@@ -117,6 +117,12 @@ class StoreBase(KeptThings, RankReads, TensorReads):
         with self._lock:
             stream = self._catalog.streams.get(key)
             return position_of(key, stream.durable if stream else (0, 0, 0, 0))
+
+    def next_seqs(self, keys: Collection[StreamKey]) -> dict[StreamKey, int]:
+        """The `next_seq` of each of these positions; see `Store.next_seqs`."""
+        with self._lock:
+            streams = self._catalog.streams
+            return {key: streams[key].durable[0] if key in streams else 0 for key in keys}
 
     def refuses(self, key: StreamKey) -> str | None:
         """Why a stream is not taken; see `Store.refuses`."""

@@ -6,6 +6,7 @@ read-only. A store is thread-safe: one thread writes, any thread reads.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -235,6 +236,13 @@ class Store(Protocol):
 
     def position(self, key: StreamKey) -> StreamPosition:
         """Where this stream continues; zeros for one never seen."""
+        ...
+
+    def next_seqs(self, keys: Collection[StreamKey]) -> dict[StreamKey, int]:
+        """The `next_seq` of each of these positions, all asked for at once.
+
+        Those that are on a server that is away are left out.
+        """
         ...
 
     def refuses(self, key: StreamKey) -> str | None:

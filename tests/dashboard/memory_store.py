@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Collection
 
 from dashboard.errors import DashboardError
 from dashboard.store.protocol import StreamPosition
@@ -25,6 +26,11 @@ class MemoryStore:
         self.refuse = False
         self.away: set[StreamKey] = set()
         """Streams of a server that does not answer."""
+        self.put_off = 0
+        """Commits that do nothing, as those of a store that spares its server."""
+        self.may_commit = threading.Event()
+        """Until then a commit waits, as for a server that is slow."""
+        self.may_commit.set()
 
     def refuses(self, key: StreamKey) -> str | None:
         return None
@@ -40,6 +46,9 @@ class MemoryStore:
                 gaps=self.gaps[key],
                 dropped=self.dropped[key],
             )
+
+    def next_seqs(self, keys: Collection[StreamKey]) -> dict[StreamKey, int]:
+        return {key: self.position(key).next_seq for key in keys if key not in self.away}
 
     def positions(self, run: str) -> list[StreamPosition]:
         return [self.position(key) for key in list(self.durable) if key.run == run]
@@ -75,6 +84,10 @@ class MemoryStore:
     def commit(self) -> dict[StreamKey, int]:
         if self.refuse:
             raise DashboardError("the disk is full")
+        assert self.may_commit.wait(20)
+        if self.put_off:
+            self.put_off -= 1
+            return {}
         with self.lock:
             self.commits += 1
             moved = {

@@ -13,7 +13,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from probe.wire import StreamKey
@@ -152,6 +152,27 @@ class ClickStore(Following, StoreBase):
         with shard.asked():
             self._follow(shard)
         return super().position(key)
+
+    def next_seqs(self, keys: Collection[StreamKey]) -> dict[StreamKey, int]:
+        """The `next_seq` of each of these positions, after what any process has taken.
+
+        Each server is asked once; streams on one that does not answer are left out: its commits say so.
+        """
+        parts: dict[Shard, list[StreamKey]] = {}
+        for key in keys:
+            parts.setdefault(self._places.of_stream(key), []).append(key)
+        found: dict[StreamKey, int] = {}
+        failures: list[DashboardError] = []
+        for shard, own in parts.items():
+            try:
+                with shard.asked():
+                    self._follow(shard)
+                found |= super().next_seqs(own)
+            except DashboardError as error:
+                failures.append(error)
+        if failures and not found:
+            raise failures[0]
+        return found
 
     def commit(self) -> dict[StreamKey, int]:
         """Write everything queued; what a server does not take stays queued for it. See `Store.commit`.

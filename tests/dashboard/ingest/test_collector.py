@@ -40,6 +40,13 @@ KEY = StreamKey(run="run", writer="0-1", stream="metrics")
 RECORDS = [encode(Frame(step=step, time=0.0)) for step in range(10)]
 
 
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 class Peer:
     """A DEALER that says exactly what a test wants."""
 
@@ -140,6 +147,36 @@ def test_collector_acknowledges_other_streams_while_the_server_of_some_is_away(
     assert collector.status.store_problem is None
     store.away = set()
     assert {peer.hear() for _ in range(3)} == {Ack(key=key, next_seq=10) for key in keys[::2]}
+
+
+def test_collector_takes_in_and_shows_what_arrives_while_a_commit_waits(
+    peer: Peer, store: MemoryStore, changes: list[float]
+) -> None:
+    peer.shake_hands()
+    store.may_commit.clear()
+    peer.say(Batch(key=KEY, first_seq=0, records=RECORDS[:4]))
+    wait_until(lambda: store.queued.get(KEY) == 4)
+    time.sleep(0.6)  # the commit of these has begun
+    told = len(changes)
+    peer.say(Batch(key=KEY, first_seq=4, records=RECORDS[4:7]))
+    wait_until(lambda: store.queued.get(KEY) == 7)
+    wait_until(lambda: len(changes) > told)
+    assert store.durable == {}
+    store.may_commit.set()
+    assert peer.hear() == Ack(key=KEY, next_seq=7)
+
+
+def test_collector_acknowledges_later_what_a_store_has_put_off_without_more_of_it(
+    peer: Peer, store: MemoryStore
+) -> None:
+    peer.shake_hands()
+    store.put_off = 3
+    peer.say(Batch(key=KEY, first_seq=0, records=RECORDS[:4]))
+    heard = [peer.hear()]
+    while heard[-1] != Ack(key=KEY, next_seq=4):
+        assert heard[-1] == Ack(key=KEY, next_seq=0)
+        heard.append(peer.hear())
+    assert store.put_off == 0
 
 
 def test_collector_does_not_acknowledge_what_the_store_refuses(
