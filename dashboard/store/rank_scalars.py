@@ -20,7 +20,7 @@ from .edge import ScalarBlock
 from .protocol import RankScalars, RankSeries, StepRange
 from .pyramid import MEASURED, SAW_INF, SAW_NAN, Grid, Piece, Steps, choose_grid
 from .queries import Extent, Snapshot
-from .tensors import Columns
+from .tensors import Columns, has_repeated
 
 MOST_RANKS: Final = 1024
 """Ranks that have sent nothing have rows in runs of so many at most."""
@@ -190,7 +190,7 @@ def _edge_rows(blocks: Sequence[ScalarBlock], numbers: Sequence[int], grid: Grid
 def _newest(fetched: Columns, edge: Columns) -> Columns:
     """Of rows of one series and step keep the newest incarnation's last one; pooled rows all stay."""
     rows = {name: np.concatenate([column, edge[name]]) for name, column in fetched.items()}
-    if not _has_repeated(rows):
+    if not has_repeated(rows):
         return rows
     single = np.flatnonzero(rows["incarnation"] >= 0)
     order = single[np.lexsort([rows[n][single] for n in ("seq", "incarnation", "step", "series")])]
@@ -198,20 +198,6 @@ def _newest(fetched: Columns, edge: Columns) -> Columns:
     last = np.r_[(series[1:] != series[:-1]) | (step[1:] != step[:-1]), True] if len(order) else order > 0
     chosen = np.r_[np.flatnonzero(rows["incarnation"] < 0), order[last]]
     return {name: column[chosen] for name, column in rows.items()}
-
-
-def _has_repeated(rows: Columns) -> bool:
-    """Whether any two rows are of one series and step; that rarely is so, and is cheaper than the order."""
-    series = rows["series"]
-    if not len(series):
-        return False
-    steps = rows["step"] - rows["step"].min()
-    known, place = np.unique(series, return_inverse=True)
-    span = int(steps.max()) + 1
-    if len(known) * span >= 2**63:
-        return True
-    keys = np.sort(place * span + steps)
-    return bool((keys[1:] == keys[:-1]).any())
 
 
 def _answer(

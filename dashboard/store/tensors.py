@@ -279,3 +279,17 @@ def without_masks(columns: Columns) -> Columns:
         else np.asarray(column)
         for name, column in columns.items()
     }
+
+
+def has_repeated(rows: Columns) -> bool:
+    """Whether any two rows are of one series and step; that rarely is so, and is cheaper than the order."""
+    series = rows["series"]
+    if not len(series):
+        return False
+    steps = rows["step"] - rows["step"].min()
+    known, place = np.unique(series, return_inverse=True)
+    span = int(steps.max()) + 1
+    if len(known) * span >= 2**63:
+        return True
+    keys = np.sort(place * span + steps)
+    return bool((keys[1:] == keys[:-1]).any())

@@ -18,7 +18,7 @@ from ..protocol import RunMark, StepNote
 from ..pyramid import Piece, Ranges, Steps, join_ranges
 from ..retention import RESIDUE
 from ..rows import HistogramKey
-from ..tensors import POOLED_TABLES, Columns, Progress, SeriesRows, objects, split_series
+from ..tensors import POOLED_TABLES, Columns, Progress, SeriesRows, has_repeated, objects, split_series
 from .connection import Connections
 from .schema import GONE
 
@@ -27,6 +27,8 @@ POOLED: Final = (
     *("timeline", "series", "step", "version", "first", "time", "least", "mean", "most", "finite"),
     *("nans", "infs", "pooled"),
 )
+_COUNTS: Final = ("finite", "nans", "infs", "pooled")
+"""Of steps in a bucket: half of their bytes would be zeros."""
 WHOLE: Final = 0
 """Kind of a noted range below the floor: all raw rows are there."""
 REWRITTEN: Final = 1
@@ -122,14 +124,15 @@ class ClickRows:
         found = self._database.columns(query, ("step", "newest"))
         return found["step"].astype(np.int64), found["newest"].astype(np.int64)
 
-    def _shown(self, rows: Columns) -> Columns:
-        """Leave one row of each series and step, of the start that the step belongs to."""
-        order = np.lexsort([rows[name] for name in ("seq", "incarnation", "step", "series", "timeline")])
-        rows = {name: column[order] for name, column in rows.items()}
-        if not len(order):
+    def _shown(self, rows: Columns, *, is_ordered: bool = True) -> Columns:
+        """Leave one row of each series and step, of the start that it belongs to; in order, if asked."""
+        if not len(rows["step"]):
             return rows
-        last = np.r_[_changes(rows, ("timeline", "series", "step"))[1:], True]
-        rows = {name: column[last] for name, column in rows.items()}
+        if is_ordered or has_repeated(rows):
+            order = np.lexsort([rows[name] for name in ("seq", "incarnation", "step", "series", "timeline")])
+            rows = {name: column[order] for name, column in rows.items()}
+            last = np.r_[_changes(rows, ("timeline", "series", "step"))[1:], True]
+            rows = {name: column[last] for name, column in rows.items()}
         for timeline in self._restarted(rows):
             mine = rows["timeline"] == timeline
             low, high = int(rows["step"][mine].min()), int(rows["step"][mine].max())
@@ -168,14 +171,18 @@ class ClickRows:
         first: int,
         end: int,
         is_old: bool = True,
+        names: Sequence[str] = RAW,
     ) -> Columns:
         """Return raw rows as shown: timeline, series, step, incarnation, seq, time, value.
 
-        Where it is known that nothing has been removed there, it is not old.
+        Where it is known that nothing has been removed there, it is not old. With fewer names they come in no
+        order.
         """
         chosen = "" if series is None else f"AND series IN ({_listed(series)})"
-        found = self._database.columns(_of_both("scalar", ", ".join(RAW), timelines, first, end, chosen), RAW)
-        return self._shown(self._counted(found, is_residue=False) if is_old else found)
+        query = _of_both("scalar", ", ".join(names), timelines, first, end, chosen)
+        found = self._database.columns(query, names)
+        found = self._counted(found, is_residue=False) if is_old else found
+        return self._shown(found, is_ordered=names == RAW)
 
     def pooled_scalars(
         self,
@@ -186,15 +193,21 @@ class ClickRows:
         first: int,
         end: int,
         is_all: bool = False,
+        names: Sequence[str] = POOLED,
     ) -> Columns:
         """Return the newest version of each row of a level, without those that stand for nothing.
 
         Residue counts where a run that was resumed has written; with `is_all` what is left of others, too.
+        With fewer names they come in no order.
         """
         chosen = "" if series is None else f"AND series IN ({_listed(series)})"
-        query = f"""SELECT {", ".join(POOLED)} FROM scalar_pooled WHERE {among(timelines)}
+        columns = ", ".join(f"toUInt32({name})" if name in _COUNTS else name for name in names)
+        query = f"""SELECT {columns} FROM scalar_pooled WHERE {among(timelines)}
             AND level = {level} AND step >= {first} AND step < {end} {chosen}"""
-        rows = _newest_version(self._database.columns(query, POOLED))
+        rows = self._database.columns(query, names)
+        rows |= {name: rows[name].astype(np.int64) for name in _COUNTS}
+        if names == POOLED or has_repeated(rows):
+            rows = _newest_version(rows)
         rows = {name: column[rows["pooled"] > 0] for name, column in rows.items()}
         return self._counted(rows, is_residue=True) if level == RESIDUE and not is_all else rows
 
@@ -206,12 +219,18 @@ class ClickRows:
             alike.setdefault((level, first, end, width), []).append(series)
         for (level, first, end, width), series_alike in alike.items():
             if level == 1:
-                raw = self.raw_scalars(timelines, series_alike, first=first, end=end)
-                rows = as_pooled(raw)
+                names = tuple(name for name in RAW if name != "time")
+                raw = self.raw_scalars(timelines, series_alike, first=first, end=end, names=names)
+                rows = as_pooled(raw | {"time": np.zeros(len(raw["step"]))})
                 if width > 1:
                     rows["incarnation"] = rows["seq"] = np.full(len(rows["step"]), -1, np.int64)
             else:
-                rows = _named(self.pooled_scalars(timelines, series_alike, level=level, first=first, end=end))
+                names = tuple(name for name in POOLED if name not in ("time", "least"))
+                pooled = self.pooled_scalars(
+                    timelines, series_alike, level=level, first=first, end=end, names=names
+                )
+                unknown = np.full(len(pooled["step"]), np.nan)
+                rows = _named(pooled | {"time": unknown, "least": unknown})
             found.append(rows)
         names = ("series", "step", "incarnation", "seq", "max", "mean", "finite", "nan", "inf")
         empty = {name: np.empty(0, np.float64 if name in ("max", "mean") else np.int64) for name in names}

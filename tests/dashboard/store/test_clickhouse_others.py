@@ -54,6 +54,25 @@ def test_run_that_another_process_deletes_goes_and_a_new_one_of_its_name_comes(s
     assert late == 11 and mine.commit() == {} and mine.runs() == []
 
 
+def test_positions_of_many_streams_take_as_many_queries_as_of_one(
+    stores: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, _ = stores
+    rows, here, asked = mine._database.rows, threading.current_thread(), list[str]()
+
+    def counted(query: str, *values: Any) -> list[tuple[Any, ...]]:
+        if threading.current_thread() is here:  # another thread looks on
+            asked.append(query)
+        return rows(query, *values)
+
+    monkeypatch.setattr(mine._database, "rows", counted)
+    keys = [page_runs.key("metrics", rank=rank) for rank in range(64)]
+    mine.next_seqs(keys[:1])
+    of_one = len(asked)
+    assert mine.next_seqs(keys) == {key: 10 if key == keys[0] else 0 for key in keys}
+    assert 0 < len(asked) - of_one <= of_one
+
+
 def test_note_of_another_process_is_shown_and_goes(stores: Any) -> None:
     mine, other = stores
     assert mine.notes(RUN) == []

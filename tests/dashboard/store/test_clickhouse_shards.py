@@ -129,6 +129,7 @@ def test_server_that_is_away_holds_up_its_own_ranks_alone(
         keys[rank]: 30 if rank in here else None for rank in RANKS
     }
     assert store.notice is not None and str(servers[away].port) in store.notice
+    assert store.next_seqs(keys.values()) == {keys[rank]: 30 for rank in here}, "its own are left out"
     assert servers[0].password not in store.notice
     with store.view():
         assert [one.run for one in store.runs()] == [RUN]

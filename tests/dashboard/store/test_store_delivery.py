@@ -51,6 +51,15 @@ def test_append_before_commit_is_visible_and_not_yet_acknowledged(store):
     assert store.commit() == {}
 
 
+def test_next_seqs_are_those_of_all_positions(store):
+    key, unknown = begin(store), stream_key(rank=7)
+    store.append(key, 0, loss_frames(0, 3))
+    assert store.next_seqs([key, unknown]) == {key: 0, unknown: 0}
+    store.commit()
+    assert store.next_seqs([key, unknown]) == {key: 3, unknown: 0}
+    assert store.next_seqs([]) == {}
+
+
 def test_append_resend_ignores_what_it_has_and_takes_the_rest(store):
     key = begin(store)
     store.append(key, 0, loss_frames(0, 5))
