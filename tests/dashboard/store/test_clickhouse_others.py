@@ -58,14 +58,15 @@ def test_positions_of_many_streams_take_as_many_queries_as_of_one(
     stores: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, _ = stores
-    rows, here, asked = mine._database.rows, threading.current_thread(), list[str]()
+    database = mine._places.shards[0].database
+    rows, here, asked = database.rows, threading.current_thread(), list[str]()
 
     def counted(query: str, *values: Any) -> list[tuple[Any, ...]]:
         if threading.current_thread() is here:  # another thread looks on
             asked.append(query)
         return rows(query, *values)
 
-    monkeypatch.setattr(mine._database, "rows", counted)
+    monkeypatch.setattr(database, "rows", counted)
     keys = [page_runs.key("metrics", rank=rank) for rank in range(64)]
     mine.next_seqs(keys[:1])
     of_one = len(asked)
