@@ -56,10 +56,15 @@ class Journals:
 
     def events(self) -> dict[str, Event]:
         """The latest state of every event."""
-        found: dict[str, Event] = {}
-        for records in self.records.values():
-            found.update({record.id: record for record in records.values() if isinstance(record, Event)})
-        return found
+        said = [
+            record
+            for records in self.records.values()
+            for record in records.values()
+            if isinstance(record, Event)
+        ]
+        # Of what ranks say of one event, the newest start's last word counts.
+        said.sort(key=lambda event: event.incarnation)
+        return {event.id: event for event in said}
 
     def ranks(self) -> set[int]:
         """Ranks that began."""
