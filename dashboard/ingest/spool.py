@@ -13,14 +13,12 @@ from typing import Final
 
 from probe.delivery.helper.detail import detail_of
 from probe.delivery.helper.helper import lock_owner, lock_path
-from probe.delivery.helper.resolution import pool_above
 from probe.delivery.journal.journal_reader import (
     Chunk,
     Skipped,
     StreamFollower,
     list_runs,
     list_writers,
-    read_run_json,
     run_problem,
     unreadable_runs,
 )
@@ -234,9 +232,8 @@ class SpoolIngest:
         if key.stream != "detail":
             return StreamFollower(folder, key.stream, from_seq=start, to_end=True)
         metrics = StreamKey(run=key.run, writer=key.writer, stream="metrics")
-        described = read_run_json(folder.parent)
-        is_apart = start > 0 or (described is not None and described.world_size > pool_above())
-        end = self._store.position(metrics).next_seq if is_apart else 0
+        # A helper that sends statistics apart sends those of the first record at once.
+        end = self._store.position(metrics).next_seq if start else 0
         return _RestOfDetail(folder, from_seq=start, end_seq=end)
 
     def _poll(self, key: StreamKey, follower: StreamFollower) -> Chunk | Skipped | None:

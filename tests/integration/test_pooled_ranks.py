@@ -12,11 +12,23 @@ from trial import Trial, wait_for
 from trial_fixtures import trial as trial
 
 from dashboard.errors import DashboardError
+from dashboard.ingest import collector
 from dashboard.store.duck import DuckStore
 from dashboard.store.protocol import Heatmap, StepRange
-from probe.delivery.helper.helper import start_helper
+from probe.delivery.helper.helper import host_folder, lock_owner, lock_path, start_helper
 from probe.delivery.journal.journal import JournalWriter, write_run_json
-from probe.wire import Event, Frame, LayerInfo, Layout, ParameterInfo, RunEnd, RunStart, encode, event_id
+from probe.wire import (
+    Challenge,
+    Event,
+    Frame,
+    LayerInfo,
+    Layout,
+    ParameterInfo,
+    RunEnd,
+    RunStart,
+    encode,
+    event_id,
+)
 from probe.wire.columns import pack_column
 
 RUN = "wide"
@@ -177,4 +189,30 @@ def test_kills_of_helper_and_dashboard_lose_nothing_and_pool_nothing_wrong(trial
         assert len(store.scalars(RUN, rank, ["loss"], max_points=STEPS)) == STEPS
     ranks = [one for one in store.positions(RUN) if one.key.stream in ("metrics", "detail")]
     assert {(one.stored, one.gaps, one.dropped) for one in ranks} == {(STEPS, 0, 0)}
+    store.close()
+
+
+def test_an_older_dashboard_is_sent_all_in_full(tmp_path: Path, monkeypatch):
+    """One that does not say that it takes the stream `detail` gets no such stream, and no pooled value."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("NANSCOPE_SECRET", "ab" * 16)
+    monkeypatch.setattr(
+        collector, "Challenge", lambda **fields: Challenge(**fields | {"takes_detail": False})
+    )
+    store = DuckStore(tmp_path / "data")
+    receiving = collector.Collector(
+        store, endpoint="tcp://127.0.0.1:0", secret=bytes.fromhex("ab" * 16), on_change=lambda: None
+    )
+    run = WideRun(tmp_path / "spool")
+    run.write(64)
+    run.end()
+    try:
+        start_helper(run.folder, receiving.start())
+        lock = lock_path(host_folder(run.folder))
+        wait_for(lambda: lock.exists() and lock_owner(lock) is None, "the helper does not leave")
+    finally:
+        receiving.stop()
+    assert {one.key.stream for one in store.positions(RUN)} == {"events", "metrics", "host"}
+    for rank in (0, 5):
+        assert is_in_full(shown(store, rank, 0, 64), run, rank, 0, 64)
     store.close()

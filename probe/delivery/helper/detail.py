@@ -189,8 +189,8 @@ class DetailFollower:
         found = self._journal.poll(max_bytes)
         if isinstance(found, Chunk):
             self._waiting.extend(enumerate(found.records, found.first_seq))
-        else:
-            self._skipped = found
+        elif found is not None and found.end_seq > found.first_seq:
+            self._skipped = Skipped(found.first_seq, found.end_seq, f"statistics of the {found.reason}")
         return isinstance(found, Chunk)
 
     def newest_step(self) -> int:
@@ -230,6 +230,9 @@ class DetailFollower:
     def _begin(self, seq: int, frame: Frame, number: int) -> list[Frame] | None:
         """Decide what is sent of the bucket that a record begins."""
         is_again = bool(frame.columns) and frame.step <= self._highest_step
+        if seq == 0:
+            # At once: from now on whoever reads the journal after this helper knows what was sent apart.
+            return self._send_in_full(frame)
         if number == self._unpooled or is_again or self._resolution.is_full(self._metrics.rank, number):
             return self._send_in_full(frame)
         settled = self.settled_step
