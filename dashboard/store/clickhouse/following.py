@@ -13,7 +13,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from clickhouse_driver.errors import ServerException
 
@@ -46,6 +47,7 @@ _FLOORS_EVERY: Final = 10
 _MOST_KNOWN: Final = 4096
 """Timelines whose progress is asked for in one query; of more, views ask as they come to them."""
 _log = logging.getLogger(__name__)
+_Answer = TypeVar("_Answer")
 
 
 class Following:
@@ -87,13 +89,13 @@ class Following:
         """Take in all that is there, and go on with it.
 
         Raises:
-            DashboardError: a server does not answer.
+            DashboardError: a server refuses, or none answers any more. One of several that has gone since
+                its tables were looked at is away, as one that was before.
         """
-        there = [shard for shard in self._places.shards if shard.is_prepared]
         gone: dict[Shard, dict[str, int]] = {}
-        for shard in there:
-            with shard.asked("cannot be used"):
-                gone[shard] = dict(self._newly_gone(shard, 0))
+        for shard in self._places.shards:
+            found = self._ask_first(shard, partial(self._newly_gone, shard, 0))
+            gone |= {} if found is None else {shard: dict(found)}
         newest: dict[str, int] = {}
         for run, version in (pair for found in gone.values() for pair in found.items()):
             newest[run] = max(version, newest.get(run, 0))
@@ -101,9 +103,8 @@ class Following:
             lacking = [shard for shard, found in gone.items() if found.get(run, 0) < version]
             with self._commit_lock:
                 self._drop(run, gone_at=version, lacking=lacking)
-        for shard in there:
-            with shard.asked("cannot be used"):
-                self._follow(shard)
+        for shard in self._places.shards:
+            self._ask_first(shard, partial(self._follow, shard))
         for shard in self._places.shards:
             name = f"nanscope-store-{shard.number}"
             self._threads.append(
@@ -111,6 +112,19 @@ class Following:
             )
         for thread in self._threads:
             thread.start()
+
+    def _ask_first(self, shard: Shard, ask: Callable[[], _Answer]) -> _Answer | None:
+        """Ask a server that has its tables; None of one that has gone since, and begins late."""
+        if not shard.is_prepared:
+            return None
+        try:
+            with shard.asked("cannot be used"):
+                return ask()
+        except DashboardError:
+            shard.is_prepared = False
+            if shard.away is None or not any(one.is_prepared for one in self._places.shards):
+                raise
+            return None
 
     def _end_following(self) -> None:
         self._stop.set()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import test_whole_norms as norms
@@ -16,6 +18,8 @@ from store_reference import RUN, begin, make_event, make_frame, stream_key
 
 from dashboard.errors import DashboardError
 from dashboard.store.clickhouse.connection import parse_address, parse_addresses
+from dashboard.store.clickhouse.following import Following
+from dashboard.store.clickhouse.shards import Shard
 from dashboard.store.clickhouse.store import ClickStore
 from dashboard.store.duck import DuckStore
 from dashboard.store.engines import open_store as open_served
@@ -286,6 +290,37 @@ def test_process_that_begins_while_a_server_is_away_takes_what_is_not_on_it(
         assert losses(late, rank) == [float(s + rank) for s in range(40 if rank in here else 20)]
     soon(lambda: count(servers[away], "gone_runs") == 1)
     assert [one.run for one in late.runs()] == [RUN]
+
+
+@needs_server
+@pytest.mark.parametrize("asked", ["_newly_gone", "_follow"])
+def test_process_begins_though_a_server_goes_while_it_does(
+    servers: list[ClickHouseServer],
+    opened: Callable[[], ClickStore],
+    monkeypatch: pytest.MonkeyPatch,
+    asked: str,
+) -> None:
+    before = opened()
+    committed(before, *[feed(before, rank, range(20)) for rank in RANKS])
+    away, ask = home(before, 1), getattr(Following, asked)
+    here = [rank for rank in RANKS if home(before, rank) != away]
+    main, killed = threading.current_thread(), list[None]()
+
+    def killed_first(store: ClickStore, shard: Shard, *rest: Any) -> Any:
+        if threading.current_thread() is main and shard.number == away and not killed:
+            killed.append(servers[away].kill())
+        return ask(store, shard, *rest)
+
+    monkeypatch.setattr(Following, asked, killed_first)
+    late = opened()
+    assert late.notice is not None and [losses(late, rank) for rank in here] == [
+        [float(step + rank) for step in range(20)] for rank in here
+    ]
+    monkeypatch.undo()
+    servers[away].start()
+    soon(lambda: late.notice is None)
+    soon(lambda: len(late.runs()[0].ranks) == len(RANKS))
+    assert losses(late, 1) == [float(step + 1) for step in range(20)]
 
 
 @needs_server
