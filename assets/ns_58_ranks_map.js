@@ -3,6 +3,7 @@
 (function (ns) {
   "use strict";
 
+  const LAST_TICK = 0.97; // of the axis: what stands further right would be cut
   const LEAST_MARK = 5, NEAR = 6; // pixels: of a rank that stands out, and around it where a click picks it
   const shown = ns.ranks;
   let drag = null; // {y, moved} while the pointer is down
@@ -113,5 +114,15 @@
     });
     canvas.addEventListener("pointercancel", () => { drag = null; });
     canvas.addEventListener("wheel", (event) => { body().scrollTop += event.deltaY; }, { passive: true });
+  };
+
+  // The step axis below the picture.
+  ns.drawRankAxis = function () {
+    const inside = ns.axisTicks(ns.byId("ranks-canvas").clientWidth).filter((tick) => tick.share <= LAST_TICK);
+    ns.byId("ranks-axis").replaceChildren(...inside.map(({ share: at, text }) => {
+      const tick = ns.make("span", "", text);
+      tick.style.left = `max(${text.length / 2}ch, ${at * 100}%)`; // the first one is not cut
+      return tick;
+    }));
   };
 })(window.nanscope);

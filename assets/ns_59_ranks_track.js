@@ -4,7 +4,6 @@
   "use strict";
 
   const BAND = 8; // pixels of the band of NaN at the top of the track
-  const LAST_TICK = 0.97; // of the axis: what stands further right would be cut
   const LOG_RATIO = 4; // the scale is logarithmic where values differ by more
   const shown = ns.ranks;
   let observed = false;
@@ -168,15 +167,6 @@
     }
   }
 
-  function drawAxis() {
-    const inside = ns.axisTicks(ns.byId("ranks-canvas").clientWidth).filter((tick) => tick.share <= LAST_TICK);
-    ns.byId("ranks-axis").replaceChildren(...inside.map(({ share: at, text }) => {
-      const tick = ns.make("span", "", text);
-      tick.style.left = `max(${text.length / 2}ch, ${at * 100}%)`; // the first one is not cut
-      return tick;
-    }));
-  }
-
   function placeLine(id, step) {
     const at = step === null ? -1 : share(step), line = ns.byId(id);
     line.hidden = at < 0 || at > 1;
@@ -213,7 +203,7 @@
     ns.drawRankTools();
     ns.drawRankRemarks();
     scrolled();
-    drawAxis();
+    ns.drawRankAxis();
     drawTrack();
   };
 

@@ -106,6 +106,7 @@ interface Nanscope {
   rankIsSeen(row: RankRow): boolean;
   scrollToRank(rank: number): void;
   drawRankMap(): void;
+  drawRankAxis(): void;
   startRankMap(): void;
   showRankTip(event: MouseEvent, row: RankRow, column: number, at?: number | null): void;
   paintRanks(canvas: HTMLCanvasElement): void;
