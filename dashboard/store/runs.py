@@ -17,6 +17,7 @@ from .edge import GapRow
 from .ingest import writer_of
 from .odd_rows import OddRows
 from .protocol import GapRange, RankStart, RunSummary
+from .pyramid import Ranges, join_ranges, uncovered
 from .queries import Snapshot
 
 LATEST_S: Final = 1e10
@@ -170,7 +171,10 @@ def list_gaps(catalog: Catalog, run: str, *, rank: int | None) -> list[GapRange]
         if row.source == "layout":
             result.append(_partial(row, writer[0], _UNNAMED))
         elif row.source == "detail":
-            result.append(_partial(row, writer[0], f"without detail ({row.reason}). {_IS_THERE}"))
+            # What is missing of the metrics, too, has a gap of its own.
+            for low, end in uncovered(_skipped(catalog, row), row.first_seq, row.end_seq):
+                part = replace(row, first_seq=low, end_seq=end)
+                result.append(_partial(part, writer[0], f"without detail ({row.reason}). {_IS_THERE}"))
         elif first < row.end_seq:
             reason = _announced(catalog, row) or row.reason
             result.append(
@@ -183,6 +187,18 @@ def list_gaps(catalog: Catalog, run: str, *, rank: int | None) -> list[GapRange]
                 )
             )
     return sorted(result, key=lambda gap: (gap.rank, gap.first_step or 0))
+
+
+def _skipped(catalog: Catalog, row: GapRow) -> Ranges:
+    """Return the numbers of a writer's metrics that have been skipped."""
+    gaps = catalog.gaps.values()
+    return join_ranges(
+        sorted(
+            (one.first_seq, one.end_seq)
+            for one in gaps
+            if (one.run, one.writer, one.source) == (row.run, row.writer, "skip")
+        )
+    )
 
 
 _IS_THERE: Final = "Loss, norms and times are there, what was measured of each parameter is not"

@@ -171,6 +171,19 @@ def test_a_store_that_is_opened_again_knows_what_came_pooled(open_store, tmp_pat
     assert shown.came_pooled and np.array_equal(shown.values, picture.values, equal_nan=True)
 
 
+def test_a_gap_of_the_statistics_is_told_where_the_metrics_are_there(open_store, tmp_path):
+    store = open_store(tmp_path / "data")
+    begin(store, layout=LAYOUT, rank=RANK)
+    metrics, detail = (stream_key(stream, rank=RANK) for stream in ("metrics", "detail"))
+    generator = np.random.default_rng(29)
+    store.append(metrics, 0, [encode(frame(step, generator)) for step in range(10)])
+    store.skip(metrics, 10, 13, "evicted")
+    store.skip(detail, 0, 13, "statistics of what was evicted")
+    store.commit()
+    told = [(gap.count, gap.is_partial) for gap in store.gaps(RUN, RANK)]
+    assert sorted(told) == [(3, False), (10, True)]
+
+
 def test_a_bucket_with_nan_comes_step_by_step(both, tmp_path):
     generator = np.random.default_rng(13)
     frames = [frame(step, generator, value=math.nan if step == 37 else None) for step in range(64)]
