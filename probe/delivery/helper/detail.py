@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 
+from ...detectors.ranks.rank_watch import RankColumn
 from ...wire import BATCH_BYTES, Frame, Layout, encode
 from ..journal.journal_reader import Chunk, Skipped, StreamFollower
 from .pooling import NotPooledError, Pool
@@ -21,14 +22,6 @@ from .resolution import POOLED_STEPS, EventStep, Resolution, read_events
 
 _COMPARED: Final = frozenset({"grad_norm", "parameter_norm"})
 """Ranks are compared at steps that have both."""
-
-
-class _Column(msgspec.Struct, array_like=True, frozen=True):
-    """A `wire.Column` whose values stay where they are."""
-
-    name: str
-    dtype: Literal["f4", "f8"]
-    data: memoryview
 
 
 class _Slim(msgspec.Struct, tag="frame", tag_field="t", frozen=True, kw_only=True, omit_defaults=True):
@@ -39,9 +32,9 @@ class _Slim(msgspec.Struct, tag="frame", tag_field="t", frozen=True, kw_only=Tru
     layout: int = 0
     stage: str = "local"
     scalars: dict[str, float] = {}
-    columns: list[_Column] = []
+    columns: list[RankColumn] = []
     missing: bytes = b""
-    compared: list[_Column] = []
+    compared: list[RankColumn] = []
 
 
 _slim_frames: Final = msgspec.msgpack.Decoder(_Slim)
@@ -231,7 +224,7 @@ class DetailFollower:
         """Decide what is sent of the bucket that a record begins."""
         is_again = bool(frame.columns) and frame.step <= self._highest_step
         if seq == 0:
-            # At once: from now on whoever reads the journal after this helper knows what was sent apart.
+            # At once: who reads the journal after this helper knows by it that statistics went apart.
             return self._send_in_full(frame)
         if number == self._unpooled or is_again or self._resolution.is_full(self._metrics.rank, number):
             return self._send_in_full(frame)

@@ -233,8 +233,9 @@ class Shipper:
             for stream in _ORDER:
                 if (lane := self._lanes.get((folder.name, stream))) is not None:
                     lane.follower.writer_is_over()
-        # Of who is over nothing waits: what its host has told of it is to be known.
-        self._resolution.look()
+        if self._slim:
+            # Of who is over nothing waits: what its host has told of it is to be known.
+            self._resolution.look()
 
     def _begin_writer(self, folder: Path) -> None:
         """Have the streams of a writer sent; of a rank of many, its statistics apart."""
