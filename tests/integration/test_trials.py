@@ -73,7 +73,7 @@ def test_trial_stores_all_that_was_noted_once_and_right(trial: Trial, name: str)
 
 
 def check_statistics(trial: Trial, run: str) -> None:
-    """All steps of a training have the statistics of their layers, whoever brought them."""
+    """All steps of a training have the statistics of their layers, whether helper or reader brought them."""
     store = DuckStore(trial.data)
     steps = trial.notes(run).steps[0].keys()
     picture = store.heatmap(run, 0, "grad_norm", max_columns=10**6)

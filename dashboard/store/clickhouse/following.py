@@ -1,7 +1,7 @@
 """The part of `ClickStore` that takes in what other processes have written, and deletes runs everywhere.
 
 A thread for each server asks it for positions first, and for names where one has moved. A run is deleted by a
-row on each server. One that was away lacks it, or where the process was killed: whoever sees that writes it.
+row on each server. One that was away lacks it, or where the process was killed: who sees that writes it.
 """
 
 from __future__ import annotations

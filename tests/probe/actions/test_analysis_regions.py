@@ -1,6 +1,7 @@
 """`debug_context`, `@debug_operation`, `anomaly_detection`: they nest, let exceptions pass and clean up."""
 
 import asyncio
+import gc
 import inspect
 import json
 import logging
@@ -29,6 +30,7 @@ def busy(seconds: float) -> None:
 
 
 def test_region_measures_time_and_memory() -> None:
+    gc.collect()  # what other tests have left would go meanwhile, and be taken off
     with debug_context("allocate") as region:
         kept = torch.ones(16_000_000)  # above what malloc takes from memory that it has
         busy(0.02)
