@@ -252,6 +252,8 @@ class AnomalyRateDetector:
 
     Attributes:
         newest: number of the step that was observed last; -1: none yet.
+        unjudged_from: the oldest step of which it is not known yet whether it had a warning; None: there is
+            none. It and later ones are not counted, neither among those with a warning nor among all.
     """
 
     def __init__(self, thresholds: SampledThresholds) -> None:
@@ -260,6 +262,7 @@ class AnomalyRateDetector:
         """Noted, in whatever order: a verdict may come after those of later steps, or before its sample."""
         self._first: int | None = None
         self.newest = -1
+        self.unjudged_from: int | None = None
 
     def note(self, step: int) -> None:
         """Some detector has found a warning or worse at this step; several at one step count once."""
@@ -279,24 +282,27 @@ class AnomalyRateDetector:
             if sample.step < self.newest:
                 self._steps.clear()
         self.newest = sample.step
-        self._steps = {step for step in self._steps if step > sample.step - self._window}
         return self.again()
 
     def again(self) -> list[Finding]:
         """Return the same of the newest step that was observed, by what has been noted since, too."""
         if self._first is None:
             return []
-        seen = min(self.newest - self._first + 1, self._window)
-        count = sum(self.newest - seen < step <= self.newest for step in self._steps)
+        newest = self.newest if self.unjudged_from is None else min(self.newest, self.unjudged_from - 1)
+        seen = min(newest - self._first + 1, self._window)
+        if seen < min(MIN_STEPS, self._window):
+            return []
+        self._steps = {step for step in self._steps if step > newest - self._window}
+        count = sum(newest - seen < step <= newest for step in self._steps)
         share = count / seen
-        if seen < min(MIN_STEPS, self._window) or share <= self._rate:
+        if share <= self._rate:
             return []
         return [
             Finding(
                 kind="high_anomaly_rate",
                 severity="warning",
                 subject="run",
-                message=f"{count} of the last {seen} steps up to step {self.newest} had a warning or worse",
+                message=f"{count} of the last {seen} steps up to step {newest} had a warning or worse",
                 value=share,
                 threshold=self._rate,
             )

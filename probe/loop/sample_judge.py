@@ -48,12 +48,17 @@ class SampleJudge:
         bank: the detectors.
         incidents: is told what they find.
         processor_share: see `Sample.processor_share`; of the last so many seconds.
+
+    Attributes:
+        unjudged_from: returns the oldest step that the detectors that see every step have not seen yet;
+            None: there is none. Called under the lock of `incidents`.
     """
 
     def __init__(
         self, bank: SampleBank, incidents: IncidentReporter, processor_share: Callable[[float], float]
     ) -> None:
         self._bank, self._incidents, self._processor_share = bank, incidents, processor_share
+        self.unjudged_from: Callable[[], int | None] = lambda: None
         self._judged_at = self._taken_at = 0.0
         self._has_news = False
 
@@ -82,9 +87,10 @@ class SampleJudge:
     def note_alarms(self, steps: Collection[int]) -> None:
         """The detectors that see every step have found something at these; under the lock of `incidents`.
 
-        They may come to them after the samples of the same steps: then too many are told of now.
+        They may come to them after the samples of the same steps: the rate may be too high since then.
         """
         rate = self._bank.anomaly_rate
+        rate.unjudged_from = self.unjudged_from()
         for step in steps:
             rate.note(step)
         if found := rate.again():
@@ -98,6 +104,7 @@ class SampleJudge:
         sample = build_sample(measured, processor_share=self._processor_share(passed_s))
         # Steps that C has followed come on the recorder's thread.
         with self._incidents.lock:
+            self._bank.anomaly_rate.unjudged_from = self.unjudged_from()
             findings = self._bank.observe(sample)
             return self._incidents.report_sampled(
                 findings,

@@ -77,6 +77,7 @@ class StepJudge:
         self._judges_each = judges_each or self._raises
         self._anomaly: AnomalyError | None = None
         self.queue = StepQueue(incidents, guard, arrive=self._arrive, note_alarms=samples.note_alarms)
+        samples.unjudged_from = self.queue.unjudged_from
 
     def begin_step(self, step: int) -> None:
         """A step begins: decide when it is to be judged."""

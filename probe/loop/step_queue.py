@@ -130,6 +130,13 @@ class StepQueue:
         """Have a step, or a run of them, judged once it is old enough; under the lock, on either thread."""
         self._steps.append(step)
 
+    def unjudged_from(self) -> int | None:
+        """Return the number of the oldest step that the detectors have not seen; None: there is none."""
+        if not self._steps:
+            return None
+        oldest = self._steps[0]
+        return oldest.batch.steps[0] if isinstance(oldest, QueuedRun) else oldest.measured.step
+
     def note(self, verdict: Verdict) -> None:
         """Pass a verdict on to the training thread, as those of the queue are."""
         self._verdicts.append(verdict)

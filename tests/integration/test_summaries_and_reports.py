@@ -351,3 +351,18 @@ def test_high_anomaly_rate_is_found_where_steps_are_judged_after_their_samples(
         quiet = 3 * MOST_WAITING
         loop.train(quiet + MOST_WAITING - 8, range(quiet + 1, 10**4), logs=True)
         assert run.get_debug_summary()["event_counts"]["high_anomaly_rate"] == 1
+
+
+@pytest.mark.parametrize("then", [24, 31])
+def test_high_anomaly_rate_is_told_once_while_steps_wait_to_be_judged(
+    monkeypatch: pytest.MonkeyPatch, then: int
+) -> None:
+    # As above: a step of which nothing is known yet is none without a warning.
+    monkeypatch.setattr(StepQueue, "look", lambda queue: [])
+    loop = Loop()
+    with loop.run as run:
+        loop.train(60)
+        loop.train(8, range(8), logs=True)
+        assert run.get_debug_summary()["event_counts"]["high_anomaly_rate"] == 1
+        loop.train(then, range(then), logs=True)
+        assert run.get_debug_summary()["event_counts"]["high_anomaly_rate"] == 1

@@ -213,6 +213,24 @@ def test_anomaly_rate_is_the_same_whenever_verdicts_come(noted: tuple[int, int])
     assert late.again() == early.observe(plain(99)) == early.again()
 
 
+@pytest.mark.parametrize("waiting", [1, 12, 60])
+def test_anomaly_rate_counts_no_step_that_waits_to_be_judged(waiting: int) -> None:
+    """The finding at each step is that of the newest judged step, as if those after it had not come."""
+    bad = set(range(60, 75)) | set(range(250, 300, 3))
+    late, early = AnomalyRateDetector(OPTIONS), AnomalyRateDetector(OPTIONS)
+    found: list[list[float]] = [[], []]
+    for step in range(600):
+        judged = step - waiting
+        if step in bad:
+            early.note(step)
+        if judged in bad:
+            late.note(judged)
+        late.unjudged_from = judged + 1
+        found[0] += [finding.value for finding in early.observe(plain(step))]
+        found[1] += [finding.value for finding in late.observe(plain(step))]
+    assert found[0] and found[0] == found[1]
+
+
 def test_anomaly_rate_forgets_steps_that_come_again() -> None:
     detector = AnomalyRateDetector(OPTIONS)
     for step in range(100):

@@ -119,6 +119,20 @@ def test_quiet_step_is_judged_once_it_is_old_enough(steps: Queue) -> None:
     assert steps.queue.take_verdicts() == []
 
 
+def test_oldest_step_that_waits_is_named(steps: Queue) -> None:
+    assert steps.queue.unjudged_from() is None
+    steps.add(4)
+    steps.add(5)
+    assert steps.queue.unjudged_from() == 4
+    run = QueuedRun(LAYOUT, build_batch([measured(step) for step in (6, 7)]), (6.0, 7.0), ((), ()), 0.0)
+    steps.queue.judge_all()
+    steps.queue.append(run)
+    assert steps.queue.unjudged_from() == 6
+    steps.queue.append(run.part(1))
+    steps.queue.judge_all()
+    assert steps.queue.unjudged_from() is None
+
+
 def test_what_came_after_an_old_step_is_judged_with_it(steps: Queue) -> None:
     """Each look wakes a thread, with the processor's caches empty: not one look for each few steps."""
     for step in range(20):
