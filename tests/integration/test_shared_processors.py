@@ -34,7 +34,7 @@ def severities(tmp_path: Path, way: str) -> set[str]:
     [
         "others have the processor",
         pytest.param("last in the queue", marks=pytest.mark.alone),
-        "stopped now and then",
+        pytest.param("stopped now and then", marks=pytest.mark.faults),
     ],
 )
 def test_training_that_gets_no_processor_is_no_warning(tmp_path: Path, way: str) -> None:
@@ -43,7 +43,12 @@ def test_training_that_gets_no_processor_is_no_warning(tmp_path: Path, way: str)
 
 @pytest.mark.parametrize(
     "way",
-    ["loader that sleeps", "more to compute", "slower disk", "both: others and a loader that sleeps"],
+    [
+        pytest.param("loader that sleeps", marks=pytest.mark.faults),
+        "more to compute",
+        pytest.param("slower disk", marks=pytest.mark.faults),
+        "both: others and a loader that sleeps",
+    ],
 )
 def test_training_that_is_slower_by_itself_is_a_warning(tmp_path: Path, way: str) -> None:
     assert "warning" in severities(tmp_path, way)

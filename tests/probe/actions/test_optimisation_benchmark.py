@@ -311,17 +311,15 @@ def test_model_that_cannot_be_compiled_is_said() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # two modes are compiled on an empty cache: a minute of CPU
+@pytest.mark.timeout(600)  # it is compiled on an empty cache: half a minute of CPU
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.capability(76, 77)
-def test_compiled_modes_are_measured_with_their_compilation_apart() -> None:
-    found = probe.benchmark_optimizations(
-        net(dropout=0.5), batch(), None, LOSS, modes=("compilation", "full"), pairs=8
-    )
-    for mode in ("compilation", "full"):
-        row = found[mode]
-        assert row.error is None and row.is_within, str(found)
-        assert row.first_step_s > row.step_s and row.compile_s > 0
+@pytest.mark.parametrize("mode", [pytest.param("compilation", marks=pytest.mark.faults), "full"])
+def test_compiled_mode_is_measured_with_its_compilation_apart(mode: str) -> None:
+    found = probe.benchmark_optimizations(net(dropout=0.5), batch(), None, LOSS, modes=(mode,), pairs=8)
+    row = found[mode]
+    assert row.error is None and row.is_within, str(found)
+    assert row.first_step_s > row.step_s and row.compile_s > 0
 
 
 def test_model_is_made_anew_where_it_cannot_be_copied() -> None:

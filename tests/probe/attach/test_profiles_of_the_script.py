@@ -78,7 +78,9 @@ def modules_of(how: str, spool: str) -> Any:
     return json.loads(told.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("how", ["stack", "modules", "scheduled", "old"])
+@pytest.mark.parametrize(
+    "how", ["stack", pytest.param("modules", marks=pytest.mark.faults), "scheduled", "old"]
+)
 def test_modules_of_a_profile_are_those_without_the_probe(how: str, tmp_path: Path) -> None:
     plain = modules_of(how, "")
     assert plain[1] and modules_of(how, str(tmp_path)) == plain

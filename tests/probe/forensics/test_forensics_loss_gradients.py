@@ -16,7 +16,7 @@ from probe.forensics.capture import begin_capture
 from probe.forensics.loss.loss_gradients import MAX_WATCHED
 
 torch.set_num_threads(1)
-PROGRAMS = range(1000)
+PROGRAMS = 1000
 FOUND_IN_LOSS = "between the outputs of the model and the loss"
 
 
@@ -45,10 +45,15 @@ def _is_same_op(op: str, node: str) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:std", "ignore:var", "ignore:Using a target size")
-def test_no_op_of_a_random_loss_is_falsely_named():
+@pytest.mark.parametrize(
+    "seeds",
+    [range(PROGRAMS // 4), pytest.param(range(PROGRAMS // 4, PROGRAMS), marks=pytest.mark.faults)],
+    ids=["some", "more"],
+)
+def test_no_op_of_a_random_loss_is_falsely_named(seeds):
     """Of the finite losses most are explained, so that this does not hold by saying nothing."""
     faults, claims, false = 0, 0, []
-    for seed in PROGRAMS:
+    for seed in seeds:
         program = random_program(seed)
         truth = truth_of(program)
         if not truth.bad_gradient and math.isfinite(truth.loss):
@@ -67,7 +72,7 @@ def test_no_op_of_a_random_loss_is_falsely_named():
         ):
             false.append((seed, replay.origin.op, makers))
     assert not false
-    assert faults > 70
+    assert faults > 0.07 * len(seeds)
     assert claims > 0.8 * faults
 
 

@@ -208,13 +208,14 @@ def test_set_level_refuses_what_is_none() -> None:
             run.set_level("basic", activation=3)
 
 
-@pytest.mark.timeout(600)  # 20 s of CPU: beside ten other processes more than the usual 180
-def test_attaching_detaching_and_changing_level_leave_nothing(tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("turns", [300, pytest.param(3000, marks=pytest.mark.faults)])
+def test_attaching_detaching_and_changing_level_leave_nothing(tmp_path: Path, turns: int) -> None:
     model, process = make_model(), psutil.Process()
     optimizer = torch.optim.AdamW(model.parameters())
     call, backward = nn.Module.__call__, torch.autograd.backward
     files = threads = 0
-    for turn in range(1000):
+    for turn in range(turns):
         level = LEVELS[turn % 3]
         with probe.watch(model, optimizer, level=level, spool=tmp_path / "s", run="same") as run:  # type: ignore[arg-type]
             if turn % 100 == 0:
@@ -383,37 +384,43 @@ def test_extreme_keeps_the_statistics_of_every_tensor_at_every_step(spool: Path)
 
 
 LONG_RUN = """
-import os, psutil, torch, probe
+import os, sys, psutil, torch, probe
 torch.set_num_threads(1)
 model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 inputs = torch.randn(3, 4)
 process = psutil.Process()
+steps = int(sys.argv[1])
 with probe.watch(model, optimizer):
-    for step in range(100_000):
+    for step in range(steps):
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
         optimizer.step()
-        if step + 1 in (20_000, 60_000, 100_000):
+        if (step + 1) in (steps // 5, steps * 3 // 5, steps):
             print(process.memory_info().rss, process.num_fds(), process.num_threads())
 """
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_memory_is_flat_over_a_hundred_thousand_steps(spool: Path) -> None:
+@pytest.mark.parametrize("steps", [50_000, pytest.param(200_000, marks=pytest.mark.faults)])
+def test_memory_is_flat_over_many_steps(spool: Path, steps: int) -> None:
     import subprocess
     import sys
 
     finished = subprocess.run(
-        [sys.executable, "-c", LONG_RUN], capture_output=True, text=True, env=dict(os.environ), timeout=580
+        [sys.executable, "-c", LONG_RUN, str(steps)],
+        capture_output=True,
+        text=True,
+        env=dict(os.environ),
+        timeout=580,
     )
     assert finished.returncode == 0, finished.stderr
     readings = [[int(number) for number in line.split()] for line in finished.stdout.splitlines()]
     (early, *_), (middle, *_), (late, *_) = readings
-    # What is kept of each step shows between all readings: 40,000 steps of 100 bytes are 4 MB. Once, the
-    # allocator may take a few for a while and not give them back.
-    assert min(middle - early, late - middle) < 2 * 1024 * 1024
+    # What is kept of each step shows between all readings: 100 bytes of each are twice this limit. Once, the
+    # allocator may take a few MB for a while and not give them back.
+    assert min(middle - early, late - middle) < 0.4 * steps * 50
     assert late - early < 12 * 1024 * 1024
     assert readings[0][1:] == readings[2][1:]
 
