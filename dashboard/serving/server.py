@@ -189,6 +189,7 @@ class Server:
 
         self._store = open_store(self._data, self._store_url, environment=self._environment)
         self._undo.callback(self._store.close)
+        self._store.share_looks(self._watched)
         self._hub = Hub(
             self._store,
             notices=self.notices,

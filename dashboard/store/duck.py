@@ -64,6 +64,9 @@ class DuckStore(Mending, StoreBase):
         )
         Mending.__init__(self, folder, clock)
 
+    def share_looks(self, looks: object) -> None:
+        """Nobody else has the file open."""
+
     def _load_catalog(self, database: duckdb.DuckDBPyConnection) -> Catalog:
         self._odd.clear()
         catalog = Catalog(self._load_layout, self._odd)

@@ -15,6 +15,18 @@ COMMIT_SHARE: Final = 0.25
 records wait for the commit of those before."""
 
 
+class Looks(Protocol):
+    """What the pages of a dashboard show; see `WatchedRanks`."""
+
+    def here(self, within_s: float) -> list[tuple[str, int]]:
+        """Run and rank of what its own pages have been shown within so many seconds."""
+        ...
+
+    def note_elsewhere(self, run: str, rank: int, ago_s: float) -> None:
+        """A page of another dashboard has been shown a rank, so many seconds ago."""
+        ...
+
+
 class ServedStore(Store, Protocol):
     """A store, and what it tells those who serve it."""
 
@@ -25,6 +37,10 @@ class ServedStore(Store, Protocol):
 
     def limit_notices(self) -> list[str]:
         """What runs had too much of, for the page; empty while nothing was left out."""
+        ...
+
+    def share_looks(self, looks: Looks) -> None:
+        """Have other processes that use this store know which ranks pages show here, and this one theirs."""
         ...
 
     def note_journals(self, runs: Collection[str]) -> None:

@@ -23,11 +23,13 @@ from probe.wire import StreamKey
 from ...errors import DashboardError
 from ..catalog import Catalog
 from ..edge import Edge
+from ..engines import Looks
 from ..event_shelf import EventShelf
 from ..limits import ItemLimits
 from ..rank_events import RankEvents
 from ..tensors import Progress
 from .connection import Connections
+from .looks import SharedLooks
 from .norms import NormJoiner
 from .rows import ClickRows, text
 from .schema import OF_RUNS, create_tables, now_ns, number_of
@@ -82,8 +84,13 @@ class Following:
         """When the newest notes were written that this process has seen."""
         self._overtaken = 0
         """How often another process has gone further than this one."""
+        self._shared_looks: SharedLooks | None = None
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
+
+    def share_looks(self, looks: Looks) -> None:
+        """Have the other processes know which ranks pages show here, and the other way round."""
+        self._shared_looks = SharedLooks(looks, self._places)
 
     def _begin_following(self) -> None:
         """Take in all that is there, and go on with it.
@@ -139,6 +146,8 @@ class Following:
                     if not shard.is_prepared:
                         self._begin_late(shard)
                     self._follow(shard)
+                    if self._shared_looks is not None:
+                        self._shared_looks.exchange(shard)
                     tries += 1
                     # Not while a commit waits for a server that hangs: who looks on would wait, too.
                     if tries % _FLOORS_EVERY == 0 and self._commit_lock.acquire(blocking=False):

@@ -97,6 +97,10 @@ TABLES: Final[dict[str, tuple[str, str]]] = {
         f"run String, id String, step Int64, text String, time Float64, gone UInt8, {_NAMED}",
         "ReplacingMergeTree(version) ORDER BY (run, id)",
     ),
+    "looks": (
+        "run String, rank Int64, at DateTime DEFAULT now()",
+        "ReplacingMergeTree(at) ORDER BY (run, rank)",
+    ),
     "frames": (
         f"{_KEY}, step Int64, incarnation Int64, seq Int64",
         "ReplacingMergeTree() PARTITION BY run ORDER BY (timeline, step, incarnation, seq)",

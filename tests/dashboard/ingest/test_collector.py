@@ -63,12 +63,15 @@ class Peer:
         assert self.socket.poll(20_000), "the collector did not answer"
         return decode_message(self.socket.recv())
 
-    def shake_hands(self, secret: bytes = SECRET, *, takes_watch: bool = False) -> Challenge:
+    def shake_hands(
+        self, secret: bytes = SECRET, *, known: bytes = SECRET, takes_watch: bool = False
+    ) -> Challenge:
+        """Prove a secret; the collector's own is `known`."""
         nonce = os.urandom(32)
         self.say(Hello(version=VERSION, nonce=nonce, takes_watch=takes_watch))
         challenge = self.hear()
         assert isinstance(challenge, Challenge)
-        assert challenge.proof == handshake_proof(SECRET, "collector", challenge.nonce, nonce)
+        assert challenge.proof == handshake_proof(known, "collector", challenge.nonce, nonce)
         self.say(Proof(proof=handshake_proof(secret, "helper", nonce, challenge.nonce)))
         return challenge
 
