@@ -260,8 +260,13 @@ class Collector:
             poller.poll(_POLL_MS)
 
     def _is_full(self) -> bool:
-        """Whether so much came during a commit that what arrives has to wait in its socket."""
-        return self._committer.is_busy and self._queued_bytes >= 2 * COMMIT_BYTES
+        """Whether what arrives has to wait in its socket: until a commit begins, or one has gone on.
+
+        A store takes no more than `MAX_QUEUED_BYTES`, and what it does not take comes again only seconds later.
+        """
+        if not (self._committer.is_busy or self._is_put_off):
+            return self._queued_bytes >= COMMIT_BYTES
+        return self._queued_bytes + self._in_commit_bytes >= 3 * COMMIT_BYTES
 
     def _answer_keys(self) -> None:
         """Let in whose keys are known, and count the others as what they are: refused handshakes."""
@@ -287,7 +292,7 @@ class Collector:
         for identity in list(self._peers):
             self._refuse(router, identity, "the store was replaced: connect again, and ask where to start")
         self._peers.clear()
-        self._queued_bytes = 0
+        self._queued_bytes = self._in_commit_bytes = 0
         return True
 
     def _send_requests(self, router: zmq.Socket[bytes]) -> None:
@@ -481,7 +486,7 @@ class Collector:
     def _begin_commit(self) -> None:
         """Have what is queued made durable; what comes from now on is owed after the next commit."""
         self._owed = {identity: peer.owed for identity, peer in self._peers.items() if peer.owed}
-        if not self._owed:
+        if not (self._owed or self._queued_bytes):
             return
         for peer in self._peers.values():
             peer.owed = {}
@@ -509,6 +514,7 @@ class Collector:
         self._is_put_off = self._owe_again(done.moved, done.reached)
         if self._is_put_off and not done.moved:
             self._queued_bytes += self._in_commit_bytes
+        self._in_commit_bytes = 0
 
     def _owe_again(self, moved: Collection[StreamKey], reached: Mapping[StreamKey, int]) -> bool:
         """Keep what is not durable yet for the next commit; whether the store has put any of it off.
@@ -536,7 +542,7 @@ class Collector:
     def _note_store_problem(self, error: DashboardError) -> None:
         if self._status.store_problem is None:
             _log.error("the store does not take data; helpers keep it and try again: %s", error)
-        self._queued_bytes = 0
+        self._queued_bytes = self._in_commit_bytes = 0
         self._status = replace(self._status, store_problem=str(error))
 
     def _count_helpers(self) -> None:

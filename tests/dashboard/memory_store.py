@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import defaultdict
 from collections.abc import Collection
@@ -28,6 +29,9 @@ class MemoryStore:
         """Streams of a server that does not answer."""
         self.put_off = 0
         """Commits that do nothing, as those of a store that spares its server."""
+        self.most_bytes = math.inf
+        """What may wait for a commit; more is not taken, as by a real store."""
+        self.waiting_bytes = 0
         self.may_commit = threading.Event()
         """Until then a commit waits, as for a server that is slow."""
         self.may_commit.set()
@@ -61,8 +65,10 @@ class MemoryStore:
     ) -> int:
         with self.lock:
             expected = self.queued.get(key, 0)
-            if first_seq > expected:
+            size = sum(map(len, records))
+            if first_seq > expected or self.waiting_bytes + size > self.most_bytes:
                 return expected
+            self.waiting_bytes += size
             for seq, record in enumerate(records, start=first_seq):
                 if seq >= expected:
                     try:
@@ -84,10 +90,12 @@ class MemoryStore:
     def commit(self) -> dict[StreamKey, int]:
         if self.refuse:
             raise DashboardError("the disk is full")
-        assert self.may_commit.wait(20)
         if self.put_off:
             self.put_off -= 1
             return {}
+        with self.lock:
+            self.waiting_bytes = 0
+        assert self.may_commit.wait(20)
         with self.lock:
             self.commits += 1
             moved = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -14,6 +15,8 @@ from memory_store import MemoryStore
 
 from dashboard.errors import AddressInUseError, DashboardError
 from dashboard.ingest.collector import Collector
+from dashboard.store.base import MAX_QUEUED_BYTES
+from probe.delivery.helper.shipper import PIECE_BYTES
 from probe.errors import WireError
 from probe.wire import (
     MAX_MESSAGE_BYTES,
@@ -167,6 +170,27 @@ def test_collector_takes_in_and_shows_what_arrives_while_a_commit_waits(
     assert store.durable == {}
     store.may_commit.set()
     assert peer.hear() == Ack(key=KEY, next_seq=7)
+
+
+@pytest.mark.parametrize("way", ["at once", "commits that wait", "commits that are put off"])
+def test_collector_takes_in_no_more_than_the_store_has_room_for(
+    peer: Peer, store: MemoryStore, way: str
+) -> None:
+    """What it cannot take is dropped, and comes again five seconds later: it has to wait in the socket."""
+    peer.shake_hands()
+    store.most_bytes = MAX_QUEUED_BYTES
+    if way == "commits that wait":
+        store.may_commit.clear()
+        threading.Timer(2.0, store.may_commit.set).start()
+    elif way == "commits that are put off":
+        store.put_off = 20
+    # More than the store takes: in one look at the socket, and altogether.
+    count = 5 * MAX_QUEUED_BYTES // PIECE_BYTES
+    for number in range(count):
+        peer.say(Batch(key=KEY, first_seq=number, records=[b"x" * PIECE_BYTES]))
+    while peer.hear() != Ack(key=KEY, next_seq=count):
+        pass
+    assert store.dropped[KEY] == count
 
 
 def test_collector_acknowledges_later_what_a_store_has_put_off_without_more_of_it(
