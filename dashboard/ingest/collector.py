@@ -262,7 +262,7 @@ class Collector:
     def _is_full(self) -> bool:
         """Whether what arrives has to wait in its socket: until a commit begins, or one has gone on.
 
-        A store takes no more than `MAX_QUEUED_BYTES`, and what it does not take comes again only seconds later.
+        A store takes no more than `MAX_QUEUED_BYTES`; what it does not take comes again only seconds later.
         """
         if not (self._committer.is_busy or self._is_put_off):
             return self._queued_bytes >= COMMIT_BYTES

@@ -8,23 +8,11 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from ..errors import DashboardError
-from .protocol import Store
+from .protocol import Looks, Store
 
 COMMIT_SHARE: Final = 0.25
 """Of the time, for commits to ClickHouse: each makes parts that the server merges. But a helper's next
 records wait for the commit of those before."""
-
-
-class Looks(Protocol):
-    """What the pages of a dashboard show; see `WatchedRanks`."""
-
-    def here(self, within_s: float) -> list[tuple[str, int]]:
-        """Run and rank of what its own pages have been shown within so many seconds."""
-        ...
-
-    def note_elsewhere(self, run: str, rank: int, ago_s: float) -> None:
-        """A page of another dashboard has been shown a rank, so many seconds ago."""
-        ...
 
 
 class ServedStore(Store, Protocol):

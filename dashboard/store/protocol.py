@@ -231,6 +231,18 @@ class StepNote:
     """When it was written first; UNIX seconds."""
 
 
+class Looks(Protocol):
+    """What the pages of a dashboard show; see `WatchedRanks`."""
+
+    def here(self, within_s: float) -> list[tuple[str, int]]:
+        """Run and rank of what its own pages have been shown within so many seconds."""
+        ...
+
+    def note_elsewhere(self, run: str, rank: int, ago_s: float) -> None:
+        """A page of another dashboard has been shown a rank, so many seconds ago."""
+        ...
+
+
 class Store(Protocol):
     """Durable home of every run. `append` and `skip` are idempotent by sequence number."""
 

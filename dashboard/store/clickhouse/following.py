@@ -23,9 +23,9 @@ from probe.wire import StreamKey
 from ...errors import DashboardError
 from ..catalog import Catalog
 from ..edge import Edge
-from ..engines import Looks
 from ..event_shelf import EventShelf
 from ..limits import ItemLimits
+from ..protocol import Looks
 from ..rank_events import RankEvents
 from ..tensors import Progress
 from .connection import Connections

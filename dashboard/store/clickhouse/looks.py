@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ..engines import Looks
+from ..protocol import Looks
 from .rows import text
 from .shards import Places, Shard
 
