@@ -178,14 +178,16 @@ def test_collector_takes_in_no_more_than_the_store_has_room_for(
 ) -> None:
     """What it cannot take is dropped, and comes again five seconds later: it has to wait in the socket."""
     peer.shake_hands()
+    peer.say(Position(key=KEY))
+    assert peer.hear() == Ack(key=KEY, next_seq=0)  # before that a helper sends nothing
     store.most_bytes = MAX_QUEUED_BYTES
     if way == "commits that wait":
         store.may_commit.clear()
         threading.Timer(2.0, store.may_commit.set).start()
     elif way == "commits that are put off":
         store.put_off = 20
-    # More than the store takes: in one look at the socket, and altogether.
-    count = 5 * MAX_QUEUED_BYTES // PIECE_BYTES
+    # More than the store takes, less than ends a connection.
+    count = 3 * MAX_QUEUED_BYTES // PIECE_BYTES
     for number in range(count):
         peer.say(Batch(key=KEY, first_seq=number, records=[b"x" * PIECE_BYTES]))
     while peer.hear() != Ack(key=KEY, next_seq=count):
