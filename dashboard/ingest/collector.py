@@ -8,15 +8,12 @@ One thread owns the ROUTER socket and is the only one that ships into the store;
 from __future__ import annotations
 
 import getpass
-import hmac
 import logging
-import os
 import socket
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
 import zmq
@@ -24,11 +21,8 @@ import zmq
 from probe.errors import WireError
 from probe.wire import (
     MAX_MESSAGE_BYTES,
-    VERSION,
-    Ack,
     Answered,
     Batch,
-    Challenge,
     Hello,
     Message,
     Position,
@@ -38,34 +32,26 @@ from probe.wire import (
     StreamKey,
     Watch,
     decode_message,
-    handshake_proof,
     sealed,
 )
 
 from ..errors import AddressInUseError, DashboardError
 from ..store.protocol import Store
-from ..throttle import Throttle, is_loopback
-from .committer import Committer
+from ..throttle import is_loopback
+from .acknowledging import Acknowledging
 from .connections import Connections
 from .control_desk import ControlDesk
 from .curve import CurveGate, ServerKeys
+from .peers import Peer, Peers
 
-COMMIT_S: Final = 0.5
-COMMIT_BYTES: Final = 8 * 1024**2
-"""A transaction is made twice a second, or sooner when this much waits."""
 _DRAIN_MESSAGES: Final = 256
 """Messages taken before the store and the page have their turn."""
-MAX_PEERS: Final = 1024
 MAX_RUNS_OF_PEER: Final = 64
 """Runs that one helper may name: a real one ships one."""
-_SILENT_S: Final = 60.0
-"""A peer that says nothing for this long is forgotten; a helper speaks every second."""
 _POLL_MS: Final = 50
 _WATCH_S: Final = 0.5
 """How often it is looked whether other ranks are watched."""
 _FULL_S: Final = 0.01
-_PUT_OFF_S: Final = 0.1
-"""When a store is asked again that has put a commit off."""
 
 _log = logging.getLogger(__name__)
 _MOST_TOLD: Final = 100
@@ -97,27 +83,6 @@ class CollectorStatus:
     """What helpers have said to be missing in journals, and of odd files; sentences, the first 100."""
 
 
-@dataclass(slots=True)
-class _Peer:
-    """What is known of one identity."""
-
-    nonce: bytes
-    """Ours, which the peer's proof must cover."""
-    peer_nonce: bytes
-    proved: bool = False
-    heard: float = 0.0
-    owed: dict[StreamKey, int] = field(default_factory=dict)
-    """Streams to acknowledge after the next commit, and how far the store has taken each in."""
-    takes_control: bool = False
-    """Whether it understands requests to the trainers."""
-    takes_watch: bool = False
-    """Whether it understands which ranks are watched."""
-    runs: set[str] = field(default_factory=set)
-    """Runs whose streams it has named."""
-    watches: dict[str, frozenset[int]] = field(default_factory=dict)
-    """What it was told last of the ranks of a run."""
-
-
 class Collector:
     """The dashboard's end of the wire.
 
@@ -145,26 +110,18 @@ class Collector:
     ) -> None:
         self._store = store
         self._endpoint = endpoint
-        self._secret = secret
         self._on_change = on_change
         self._told: set[tuple[StreamKey, int, str]] = set()
         self._keys = keys
         self._watched = watched
         self._next_watch = 0.0
         self._curve: CurveGate | None = None
-        self._throttle = Throttle()
         self.desk = ControlDesk()
-        self._peers: OrderedDict[bytes, _Peer] = OrderedDict()
+        self._peers = Peers(secret)
         self._status = CollectorStatus()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._committer = Committer(store)
-        self._owed: dict[bytes, dict[StreamKey, int]] = {}
-        """What the commit under way is to be acknowledged for, by identity; as of `_Peer`."""
-        self._queued_bytes = self._in_commit_bytes = 0
-        self._is_put_off = False
-        """The store has not written all yet that it was to write."""
-        self._next_commit = 0.0
+        self._acks = Acknowledging(store, self._peers.known)
         self._generation = store.generation()
 
     @property
@@ -193,7 +150,7 @@ class Collector:
         connections = Connections(context, router)
         try:
             if self._keys is not None:
-                self._curve = CurveGate(context, router, self._keys, self._throttle)
+                self._curve = CurveGate(context, router, self._keys, self._peers.throttle)
             router.bind(self._endpoint)
         except zmq.ZMQError as error:
             connections.close()
@@ -245,7 +202,7 @@ class Collector:
                 self._commit_if_due(router)
             self._commit(router)
         finally:
-            self._committer.close()
+            self._acks.close()
             self._connections.close()
             router.close(linger=200)
             if self._curve is not None:
@@ -254,19 +211,10 @@ class Collector:
 
     def _wait(self, poller: zmq.Poller) -> None:
         """Until something arrives, or for a moment; where nothing more is taken in, for the commit."""
-        if self._is_full():
+        if self._acks.is_full:
             self._stopping.wait(_FULL_S)
         else:
             poller.poll(_POLL_MS)
-
-    def _is_full(self) -> bool:
-        """Whether what arrives has to wait in its socket: until a commit begins, or one has gone on.
-
-        A store takes no more than `MAX_QUEUED_BYTES`; what it does not take comes again only seconds later.
-        """
-        if not (self._committer.is_busy or self._is_put_off):
-            return self._queued_bytes >= COMMIT_BYTES
-        return self._queued_bytes + self._in_commit_bytes >= 3 * COMMIT_BYTES
 
     def _answer_keys(self) -> None:
         """Let in whose keys are known, and count the others as what they are: refused handshakes."""
@@ -289,23 +237,19 @@ class Collector:
         if generation == self._generation:
             return False
         self._generation = generation
-        for identity in list(self._peers):
+        for identity in list(self._peers.known):
             self._refuse(router, identity, "the store was replaced: connect again, and ask where to start")
-        self._peers.clear()
-        self._queued_bytes = self._in_commit_bytes = 0
+        self._peers.known.clear()
+        self._acks.clear()
         return True
 
     def _send_requests(self, router: zmq.Socket[bytes]) -> None:
         """Send what is asked of trainers to the helpers that ship their run."""
         for control in self.desk.take_outbox():
-            helpers = [
-                identity
-                for identity, peer in self._peers.items()
-                if peer.proved and peer.takes_control and control.run in peer.runs
-            ]
+            helpers = self._peers.helpers_of(control.run)
             for identity in helpers:
                 self._send(router, identity, control)
-            self.desk.note_sent(control.id, sum(identity in self._peers for identity in helpers))
+            self.desk.note_sent(control.id, sum(identity in self._peers.known for identity in helpers))
 
     def _send_watches(self, router: zmq.Socket[bytes]) -> None:
         """Tell helpers which ranks of their run pages show, where that has changed."""
@@ -314,7 +258,7 @@ class Collector:
             return
         self._next_watch = now + _WATCH_S
         wanted: dict[str, frozenset[int]] = {}
-        for identity, peer in list(self._peers.items()):
+        for identity, peer in list(self._peers.known.items()):
             for run in peer.runs if peer.proved and peer.takes_watch else ():
                 ranks = wanted[run] = wanted[run] if run in wanted else self._watched(run)
                 if ranks != peer.watches.get(run, frozenset()):
@@ -325,7 +269,7 @@ class Collector:
         """Take what has arrived; whether the store was given something."""
         changed = False
         for _ in range(_DRAIN_MESSAGES):
-            if self._is_full():
+            if self._acks.is_full:
                 break
             try:
                 frames = router.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -349,13 +293,13 @@ class Collector:
             self._note_malformed(identity, error)
             self._refuse(router, identity, f"malformed message: {error}")
             return False
-        peer = self._peers.get(identity)
+        peer = self._peers.known.get(identity)
         if isinstance(message, Hello):
             self._greet(router, identity, message, address)
         elif peer is None:
             self._refuse(router, identity, "say hello first")
         elif isinstance(message, Proof):
-            self._check(router, identity, peer, message, address)
+            self._check(router, identity, message, address)
             if peer.proved:
                 self._connections.note_proof(connection)
         elif not peer.proved:
@@ -366,7 +310,7 @@ class Collector:
 
     def _note_malformed(self, identity: bytes, error: WireError) -> None:
         """Count it; the server limits how often these lines are written."""
-        peer, status = self._peers.get(identity), self._status
+        peer, status = self._peers.known.get(identity), self._status
         if peer is not None and peer.proved:
             self._status = replace(status, malformed_messages=status.malformed_messages + 1)
             _log.warning("a message of a training's helper cannot be read: %s", error)
@@ -374,10 +318,9 @@ class Collector:
             self._status = replace(status, stranger_messages=status.stranger_messages + 1)
             _log.warning("%s was sent what no training's helper sends; it was refused", status.endpoint)
 
-    def _accept(self, router: zmq.Socket[bytes], identity: bytes, peer: _Peer, message: Message) -> bool:
+    def _accept(self, router: zmq.Socket[bytes], identity: bytes, peer: Peer, message: Message) -> bool:
         """Take a proved peer's message; whether the store was given something."""
-        peer.heard = time.monotonic()
-        self._peers.move_to_end(identity)
+        self._peers.note_heard(identity)
         if isinstance(message, Answered):
             self.desk.note_answered(message)
             return False
@@ -399,12 +342,12 @@ class Collector:
                     message.key, message.first_seq, message.records, generation=self._generation
                 )
                 peer.owed[message.key] = max(taken, reached)
-                self._queued_bytes += sum(map(len, message.records))
+                self._acks.note_queued(sum(map(len, message.records)))
                 self._status = replace(self._status, batches=self._status.batches + 1)
             elif isinstance(message, Skip):
                 peer.owed[message.key] = max(taken, self._skip(message))
             else:
-                self._next_commit = 0.0  # a helper waits for this answer
+                self._acks.hurry()  # a helper waits for this answer
                 return False
         except DashboardError as error:
             self._note_store_problem(error)
@@ -430,127 +373,56 @@ class Collector:
         return reached
 
     def _greet(self, router: zmq.Socket[bytes], identity: bytes, hello: Hello, address: str) -> None:
-        wait_s = 0 if is_loopback(address) else self._throttle.wait_s(address)
-        if wait_s:
-            self._refuse_handshake(router, identity, f"too many wrong secrets; try again in {wait_s} s")
-            return
-        if hello.version != VERSION:
-            self._refuse_handshake(
-                router, identity, f"protocol version {hello.version}; this dashboard speaks {VERSION}"
-            )
-            return
-        nonce = os.urandom(32)
-        self._make_room()
-        self._peers[identity] = _Peer(
-            nonce,
-            hello.nonce,
-            heard=time.monotonic(),
-            takes_control=hello.takes_control,
-            takes_watch=hello.takes_watch,
-        )
-        self._peers.move_to_end(identity)
-        proof = handshake_proof(self._secret, "collector", nonce, hello.nonce)
-        self._send(router, identity, Challenge(version=VERSION, nonce=nonce, proof=proof, takes_detail=True))
+        answer = self._peers.greet(identity, hello, address)
+        if isinstance(answer, Refused):
+            self._refuse_handshake(router, identity, answer.reason)
+        else:
+            self._send(router, identity, answer)
 
-    def _check(
-        self, router: zmq.Socket[bytes], identity: bytes, peer: _Peer, message: Proof, address: str
-    ) -> None:
-        expected = handshake_proof(self._secret, "helper", peer.peer_nonce, peer.nonce)
-        if not hmac.compare_digest(expected, message.proof):
-            self._throttle.note_failure(address)
-            del self._peers[identity]
-            self._refuse_handshake(router, identity, "wrong ingest secret")
-            return
-        peer.proved, peer.heard = True, time.monotonic()
-        self._count_helpers()
-
-    def _make_room(self) -> None:
-        """Forget the longest silent peer, strangers first, when there are too many."""
-        if len(self._peers) >= MAX_PEERS:
-            stranger = next((key for key, peer in self._peers.items() if not peer.proved), None)
-            self._peers.pop(stranger if stranger is not None else next(iter(self._peers)))
+    def _check(self, router: zmq.Socket[bytes], identity: bytes, message: Proof, address: str) -> None:
+        refused = self._peers.check(identity, message, address)
+        if refused is not None:
+            self._refuse_handshake(router, identity, refused.reason)
+        else:
+            self._count_helpers()
 
     def _commit_if_due(self, router: zmq.Socket[bytes]) -> None:
         """Acknowledge what the commit under way has made durable, or begin the next one."""
-        if self._committer.is_busy:
+        if self._acks.is_busy:
             self._acknowledge(router)
-            return
-        now = time.monotonic()
-        is_much = self._queued_bytes >= COMMIT_BYTES and not self._is_put_off
-        if now < self._next_commit and not is_much:
-            return
-        self._next_commit = now + (_PUT_OFF_S if self._is_put_off else COMMIT_S)
-        self._count_helpers()
-        self._begin_commit()
-
-    def _begin_commit(self) -> None:
-        """Have what is queued made durable; what comes from now on is owed after the next commit."""
-        self._owed = {identity: peer.owed for identity, peer in self._peers.items() if peer.owed}
-        if not (self._owed or self._queued_bytes):
-            return
-        for peer in self._peers.values():
-            peer.owed = {}
-        self._in_commit_bytes, self._queued_bytes = self._queued_bytes, 0
-        self._committer.begin({key for owed in self._owed.values() for key in owed})
+        elif self._acks.is_due():
+            self._count_helpers()
+            self._acks.begin()
 
     def _acknowledge(self, router: zmq.Socket[bytes], wait_s: float | None = 0.0) -> None:
         """If the commit is done, tell every peer how far its streams are."""
         try:
-            done = self._committer.take(wait_s)
+            answers = self._acks.take(wait_s)
         except DashboardError as error:
-            self._owe_again((), {})
             self._note_store_problem(error)
             return
-        if done is None or self._begin_anew_if_replaced(router):
+        if answers is None or self._begin_anew_if_replaced(router):
             return
         if self._status.store_problem is not None:
             self._status = replace(self._status, store_problem=None)
-        for identity, owed in self._owed.items():
-            for key in owed.keys() & done.reached.keys():
-                if identity in self._peers:
-                    self._send(router, identity, Ack(key=key, next_seq=done.reached[key]))
-        # A store that spares its server commits later, and one of several servers may be away: what waits
-        # there is owed until then.
-        self._is_put_off = self._owe_again(done.moved, done.reached)
-        if self._is_put_off and not done.moved:
-            self._queued_bytes += self._in_commit_bytes
-        self._in_commit_bytes = 0
-
-    def _owe_again(self, moved: Collection[StreamKey], reached: Mapping[StreamKey, int]) -> bool:
-        """Keep what is not durable yet for the next commit; whether the store has put any of it off.
-
-        Streams of a server that is away are not reached, and wait for it as for any commit.
-        """
-        is_put_off = False
-        for identity, owed in self._owed.items():
-            peer = self._peers.get(identity)
-            for key, taken in owed.items():
-                if key in reached and (key in moved or taken <= reached[key]):
-                    continue
-                is_put_off |= key in reached
-                if peer is not None:
-                    peer.owed[key] = max(taken, peer.owed.get(key, 0))
-        self._owed = {}
-        return is_put_off
+        for identity, answer in answers:
+            if identity in self._peers.known:
+                self._send(router, identity, answer)
 
     def _commit(self, router: zmq.Socket[bytes]) -> None:
         """At the end: make durable what is queued, and wait for it."""
         self._acknowledge(router, None)
-        self._begin_commit()
+        self._acks.begin()
         self._acknowledge(router, None)
 
     def _note_store_problem(self, error: DashboardError) -> None:
         if self._status.store_problem is None:
             _log.error("the store does not take data; helpers keep it and try again: %s", error)
-        self._queued_bytes = self._in_commit_bytes = 0
+        self._acks.clear()
         self._status = replace(self._status, store_problem=str(error))
 
     def _count_helpers(self) -> None:
-        """Forget peers that went silent; count those that are left."""
-        oldest = time.monotonic() - _SILENT_S
-        for identity in [key for key, peer in self._peers.items() if peer.heard < oldest]:
-            del self._peers[identity]
-        helpers = sum(peer.proved for peer in self._peers.values())
+        helpers = self._peers.count_helpers()
         if helpers != self._status.helpers:
             self._status = replace(self._status, helpers=helpers)
 
@@ -566,7 +438,7 @@ class Collector:
         try:
             router.send_multipart([identity, sealed(message)], zmq.NOBLOCK)
         except zmq.ZMQError:
-            self._peers.pop(identity, None)
+            self._peers.known.pop(identity, None)
 
 
 def _address(frame: zmq.Frame) -> str:

@@ -12,7 +12,7 @@ from trial import Trial, wait_for
 from trial_fixtures import trial as trial
 
 from dashboard.errors import DashboardError
-from dashboard.ingest import collector
+from dashboard.ingest import collector, peers
 from dashboard.store.duck import DuckStore
 from dashboard.store.protocol import Heatmap, StepRange
 from probe.delivery.helper.helper import host_folder, lock_owner, lock_path, start_helper
@@ -196,9 +196,7 @@ def test_an_older_dashboard_is_sent_all_in_full(tmp_path: Path, monkeypatch):
     """One that does not say that it takes the stream `detail` gets no such stream, and no pooled value."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("NANSCOPE_SECRET", "ab" * 16)
-    monkeypatch.setattr(
-        collector, "Challenge", lambda **fields: Challenge(**fields | {"takes_detail": False})
-    )
+    monkeypatch.setattr(peers, "Challenge", lambda **fields: Challenge(**fields | {"takes_detail": False}))
     store = DuckStore(tmp_path / "data")
     receiving = collector.Collector(
         store, endpoint="tcp://127.0.0.1:0", secret=bytes.fromhex("ab" * 16), on_change=lambda: None

@@ -389,7 +389,7 @@ def test_collector_stop_commits_what_has_arrived(
 def test_collector_forgets_strangers_first_when_there_are_too_many(
     connect: Callable[[], Peer], collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dashboard.ingest.collector.MAX_PEERS", 4)
+    monkeypatch.setattr("dashboard.ingest.peers.MAX_PEERS", 4)
     known = connect()
     known.shake_hands()
     for _ in range(10):

@@ -281,9 +281,9 @@ def test_connections_stop_while_strangers_come(collector: Collector) -> None:
 def test_connection_hello_of_many_identities_takes_no_memory(
     collector: Collector, connect: Callable[[], Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collecting, "MAX_PEERS", 16)
+    monkeypatch.setattr("dashboard.ingest.peers.MAX_PEERS", 16)
     stranger = connect()
     for _ in range(100):
         stranger.say(Hello(version=VERSION, nonce=os.urandom(32)))
         stranger.hear()
-    assert len(collector._peers) <= 16
+    assert len(collector._peers.known) <= 16
