@@ -207,6 +207,20 @@ def test_until_shipped_passes_the_end_of_a_pod_on_to_the_training(tmp_path: Path
         assert process.wait(60) == 7
 
 
+@pytest.mark.parametrize("after_s", [0.0, 0.2, 0.5, 0.8])
+def test_until_shipped_passes_on_the_end_of_a_pod_that_has_only_begun(tmp_path: Path, after_s: float) -> None:
+    """The signal may come before the script knows which process its training is: here it takes its time."""
+    script = f"trap 'exit 7' TERM; sleep {after_s}; kill -TERM $PPID; sleep 5 & wait; exit 1"
+    environment = {
+        **os.environ,
+        "NANSCOPE_RUN": "none",
+        "NANSCOPE_SPOOL": str(tmp_path),
+        "PS4": "$(sleep 0.3)+ ",
+    }
+    command = ["sh", "-x", UNTIL_SHIPPED, "sh", "-c", script]
+    assert subprocess.run(command, env=environment, timeout=60, check=False).returncode == 7
+
+
 ONE_STEP = """
 import torch, probe
 
