@@ -45,6 +45,12 @@ importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_point
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cpu-table", type=Path, help="write the CPU seconds of each test file to this file")
     parser.addoption(
+        "--page-engine",
+        choices=["duckdb", "clickhouse"],
+        default="duckdb",
+        help="the store of page tests that do not name one",
+    )
+    parser.addoption(
         "--capabilities", action="store_true", help="run the tests of docs/capabilities.md, count rows"
     )
 

@@ -120,8 +120,8 @@ def until(page: Page, script: str, arg: object = None) -> None:
 
 @pytest.fixture(scope="class")
 def engine(request: pytest.FixtureRequest) -> ClickHouseServer | None:
-    """Where the served data is: None for a file; `BOTH_ENGINES` chooses, and else it is one."""
-    is_file = getattr(request, "param", "duckdb") == "duckdb"
+    """Where the served data is: None for a file; `BOTH_ENGINES` chooses, and else `--page-engine`."""
+    is_file = getattr(request, "param", request.config.getoption("--page-engine")) == "duckdb"
     return None if is_file else request.getfixturevalue("clickhouse")
 
 

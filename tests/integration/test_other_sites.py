@@ -10,6 +10,7 @@ import http.server
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -161,7 +162,10 @@ def test_frame_in_another_site_shows_nothing(attacker: Page, dashboard: Served) 
         dashboard.server.page,
     )
     attacker.wait_for_function("() => window.frames.length === 2", timeout=PATIENCE_MS)
-    framed = next(frame for frame in attacker.frames if frame.name == "framed")
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while (framed := attacker.frame("framed")) is None:  # it hears of a frame a moment later
+        assert time.monotonic() < deadline
+        attacker.wait_for_timeout(50)
     framed.wait_for_load_state()
     assert framed.url.startswith("chrome-error:")
 

