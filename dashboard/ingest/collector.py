@@ -1,8 +1,8 @@
 """Receives what helpers ship and hands it to the store; acknowledges only what the store has committed.
 
 One thread owns the ROUTER socket and is the only one that ships into the store; commits are made beside it
-(`committer.py`). Nothing that a peer sends can raise out of it: what is malformed is counted, answered with
-`Refused`, and shown.
+(`acknowledging.py`). Nothing that a peer sends can raise out of it: what is malformed is counted, answered
+with `Refused`, and shown.
 """
 
 from __future__ import annotations

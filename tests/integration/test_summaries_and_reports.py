@@ -357,7 +357,7 @@ def test_high_anomaly_rate_is_found_where_steps_are_judged_after_their_samples(
 def test_high_anomaly_rate_is_told_once_while_steps_wait_to_be_judged(
     monkeypatch: pytest.MonkeyPatch, then: int
 ) -> None:
-    # As above: a step of which nothing is known yet is none without a warning.
+    # As above: steps that wait for their verdict do not count as quiet.
     monkeypatch.setattr(StepQueue, "look", lambda queue: [])
     loop = Loop()
     with loop.run as run:

@@ -146,8 +146,6 @@ class Following:
                     if not shard.is_prepared:
                         self._begin_late(shard)
                     self._follow(shard)
-                    if self._shared_looks is not None:
-                        self._shared_looks.exchange(shard)
                     tries += 1
                     # Not while a commit waits for a server that hangs: who looks on would wait, too.
                     if tries % _FLOORS_EVERY == 0 and self._commit_lock.acquire(blocking=False):
@@ -158,6 +156,9 @@ class Following:
                 is_lost = False
                 if shard.away is not None:
                     self._take_back(shard)
+                if self._shared_looks is not None:
+                    with shard.asked():
+                        self._shared_looks.exchange(shard)
             except DashboardError as error:
                 if not is_lost and not self._stop.is_set():
                     _log.warning("%s", str(error)[0].upper() + str(error)[1:])

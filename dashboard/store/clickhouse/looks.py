@@ -7,7 +7,6 @@ rank may be another's. A row says when a rank was shown, by the server's clock.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Final
 
 from ..protocol import Looks
@@ -28,11 +27,10 @@ class SharedLooks:
     Args:
         looks: Of this dashboard.
         places: A run's rows lie where it is written what people say of it.
-        clock: Monotonic seconds.
     """
 
-    def __init__(self, looks: Looks, places: Places, clock: Callable[[], float] = time.monotonic) -> None:
-        self._looks, self._places, self._clock = looks, places, clock
+    def __init__(self, looks: Looks, places: Places) -> None:
+        self._looks, self._places = looks, places
         self._next_s: dict[int, float] = {}
         """Server -> when it is its turn."""
         self._written_s: dict[int, dict[tuple[str, int], float]] = {}
@@ -40,7 +38,7 @@ class SharedLooks:
 
     def exchange(self, shard: Shard) -> None:
         """Write what is new here, and take in what others have written, where it is time for that."""
-        now = self._clock()
+        now = time.monotonic()
         if now < self._next_s.get(shard.number, now):
             return
         self._next_s[shard.number] = now + EVERY_S

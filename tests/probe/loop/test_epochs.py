@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import traceback
 from collections.abc import Iterator
@@ -203,6 +204,7 @@ def test_epoch_that_ends_amid_an_accumulation_is_told_with_the_step_that_ends_th
 
 
 def test_memory_at_the_end_of_each_epoch_is_what_the_process_holds(spool: Path) -> None:
+    gc.collect()  # what other tests have left would go meanwhile
     loop, held, expected = Loop(), [], []
     with loop.run:
         for _ in range(3):
@@ -216,8 +218,7 @@ def test_memory_at_the_end_of_each_epoch_is_what_the_process_holds(spool: Path) 
     reported = read_report(writer).epochs
     assert [(one.epoch, one.step) for one in reported] == [(1, 2), (2, 5), (3, 8)]
     assert [one.process_rss_bytes for one in reported] == pytest.approx(expected, abs=8 * MIB)
-    # Of the 192 MiB since then: others may have given some back meanwhile.
-    assert expected[2] - expected[0] > 64 * MIB
+    assert expected[2] - expected[0] > 150 * MIB
     assert all(one.cuda_allocated_bytes is None for one in reported) or torch.cuda.is_available()
 
 
