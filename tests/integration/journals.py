@@ -40,6 +40,15 @@ def read_journal(run_folder: Path, rank: int = 0) -> Journal:
     )
 
 
+def events_so_far(run_folder: Path, rank: int = 0) -> list[wire.Event]:
+    """Return what a rank has reported while it runs: nothing before it has a journal with a first record."""
+    writer = max(run_folder.glob(f"{rank}-*"), key=lambda path: path.name, default=None)
+    if writer is None:
+        return []
+    records = (wire.decode_record(payload) for _, payload in read_stream(writer, "events"))
+    return [record for record in records if isinstance(record, wire.Event)]
+
+
 def _whole(frames: list[wire.Frame]) -> list[wire.Frame]:
     """Put what was added to a step after its frame was written with it, as every reader does."""
     whole: list[wire.Frame] = []

@@ -9,7 +9,7 @@ import pytest
 import torch
 import waiting_ranks
 from forked_scripts import ForkedScript, ForkedScripts
-from journals import Journal, read_journal
+from journals import Journal, events_so_far, read_journal
 from waiting_ranks import LOOPS, PAUSED, RUN, SHORT_TIMEOUT_S, SLOW_S, STEPS
 
 from dashboard.commands.resume import resume_run
@@ -21,7 +21,7 @@ def wait_for_pause(ranks: ForkedScript, run: Path) -> None:
     """Wait until the first loop's second rank says that it is paused."""
     until = time.monotonic() + 60
     while time.monotonic() < until and ranks.poll() is None:
-        if list(run.glob("1-*")) and any(e.subject == "pause: stop" for e in read_journal(run, 1).events):
+        if any(event.subject == "pause: stop" for event in events_so_far(run, 1)):
             return
         time.sleep(0.05)
     raise AssertionError("rank 1 was not paused")
