@@ -3,6 +3,7 @@
 # make js     types and unit tests of the page's scripts alone (needs node and npm)
 # make trackers   exports to TensorBoard, Weights & Biases and MLflow, with the real packages and MLflow's server
 # make ray   the recipe for Ray Train on a local cluster, with the real package (two to four minutes)
+# make replicas   the store on replicated tables of ClickHouse, with a real ZooKeeper (Java; ten minutes)
 # make capabilities   the tests that show the rows of docs/capabilities.md, and how many rows hold
 # make faults   the tests that take too long for make test: faults and odd input by the thousand
 # make soak   faults at random for half an hour, and what memory and descriptors do; SOAK_MINUTES=
@@ -21,21 +22,24 @@ BROWSER_PACKAGES := chromium-headless-shell fonts-dejavu-core
 COMPILER_PACKAGES := gcc libc6-dev
 NODE_PACKAGES := nodejs npm
 CLICKHOUSE_PACKAGES := clickhouse-server
+KEEPER_PACKAGES := libzookeeper-java default-jre-headless
 # A file's tests stay together on one worker: they share what the file has trained, and its one Chromium. A worker
 # waits for half of its time, for pages, programs and clocks: one more than there are processors, up to four.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((n < 3 ? n + 1 : 4)))
 KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h hot.h hot_state.h hot_finish.h hot_forward.h hot_backward.h hot_gradients.h hot_ring.h hot_phases.h hot_updates.h hot_late.h calls.h call_columns.h compile.py)
 
-.PHONY: demo test fresh lint js trackers ray promtool capabilities faults soak detection browser clickhouse compiler node clean
+.PHONY: demo test fresh lint js trackers ray replicas promtool capabilities faults soak detection packages browser clickhouse compiler node clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
 	$(BIN)/dashboard demo
 
-# One test has its program wait for processors; then come parts of one process each, two at a time.
-test: compiler $(VENV)/.dev browser clickhouse node
+# Python's packages come beside Debian's. One test has its program wait for processors; then come parts of one process
+# each, two at a time.
+test: compiler
+	$(MAKE) --jobs=2 --output-sync=target $(TRACKERS)/.done packages
 	$(BIN)/python -m pytest -m alone -n0 tests/integration/test_shared_processors.py
-	$(MAKE) --jobs=2 --output-sync=target fresh lint js trackers
+	$(MAKE) --jobs=2 --output-sync=target fresh trackers lint js
 	$(BIN)/python -m pytest -m "not fresh_process and not alone" -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 		|| { test $$? = 1 && $(BIN)/python tests/once_more.py; }
 
@@ -89,6 +93,14 @@ $(RAY)/.done: $(VENV)/.dev $(RAY_TESTS)/requirements.txt
 ray: $(RAY)/.done
 	$(RAY)/bin/python -m pytest -n0 $(RAY_TESTS)
 
+replicas: $(VENV)/.dev clickhouse
+	@if [ -f /usr/share/java/zookeeper.jar ] && command -v java >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ]; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(KEEPER_PACKAGES) >/dev/null; \
+	else echo "ZooKeeper is missing: sudo apt-get install --no-install-recommends $(KEEPER_PACKAGES)"; exit 1; fi
+	$(BIN)/python -m pytest -m faults -n0 tests/dashboard/store/test_clickhouse_replicas.py
+	$(BIN)/python -m pytest -n0 --store-engine replicas tests/dashboard/store
+
 capabilities: $(TRACKERS)/.done browser
 	$(TRACKERS)/bin/python -m pytest --capabilities -n $(WORKERS) --dist loadfile
 
@@ -118,6 +130,16 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml constraints.txt $(KERNEL)
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml constraints.txt $(KERNEL)
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[torch,dev]'
 	touch $@ $(VENV)/.demo
+
+# Of Debian's packages all that are missing at once; what that has not brought is tried, or told, one by one.
+packages:
+	@if [ "$$(id -u)" = 0 ]; then missing=""; \
+		command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null || missing="$(BROWSER_PACKAGES)"; \
+		[ -x /usr/sbin/clickhouse-server ] || missing="$$missing $(CLICKHOUSE_PACKAGES)"; \
+		command -v npm >/dev/null || missing="$$missing $(NODE_PACKAGES)"; \
+		[ -z "$$missing" ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+			apt-get install -y -qq --no-install-recommends $$missing >/dev/null; } || true; fi
+	@$(MAKE) --no-print-directory --jobs=1 browser clickhouse node
 
 browser:
 	@if command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null; then :; \

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import os
 import secrets
 import shutil
 import signal
@@ -45,6 +46,7 @@ CONFIG = """<yandex>
   <max_connections>200</max_connections>
   <default_profile>default</default_profile>
   <default_database>default</default_database>
+  {keeper}
   {remote_servers}
 </yandex>
 """
@@ -67,6 +69,14 @@ USERS = """<yandex>
 SHARD = """<shard><internal_replication>true</internal_replication><replica>
     <host>127.0.0.1</host><port>{port}</port><user>{user}</user><password>{password}</password>
   </replica></shard>"""
+
+
+KEEPER = """<interserver_http_port>{interserver}</interserver_http_port>
+  <interserver_http_host>127.0.0.1</interserver_http_host>
+  <zookeeper>
+    <node index="1"><host>127.0.0.1</host><port>{port}</port></node>
+    <session_timeout_ms>4000</session_timeout_ms>
+  </zookeeper>"""
 
 
 def binary() -> str | None:
@@ -98,6 +108,7 @@ class ClickHouseServer:
         port: To listen at; one that is free, if none is given.
         password: Of its only user; made up, if none is given.
         cluster: Ports of all shards, this one's too; none for a server alone.
+        keeper: Port of a ZooKeeper, for replicated tables.
     """
 
     user = "tester"
@@ -109,12 +120,15 @@ class ClickHouseServer:
         port: int | None = None,
         password: str | None = None,
         cluster: Sequence[int] = (),
+        keeper: int | None = None,
     ) -> None:
         self.folder = folder
         self.password = password or secrets.token_hex(16)
         self.port = port or free_port()
         self._is_port_fixed = port is not None
         self._cluster = cluster
+        self._keeper = keeper
+        self._interserver = free_port() if keeper else 0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -145,6 +159,14 @@ class ClickHouseServer:
         """SIGKILL, as if the power of its machine were cut."""
         self._end(signal.SIGKILL)
 
+    def pause(self) -> None:
+        """Have it do nothing, until `go_on`: its connections stay."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """After `pause`."""
+        os.kill(self.pid, signal.SIGCONT)
+
     def stop(self) -> None:
         """Have it end as an operator does; nothing where it does not run."""
         self._end(signal.SIGTERM)
@@ -170,8 +192,10 @@ class ClickHouseServer:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         shards = [SHARD.format(port=port, user=self.user, password=self.password) for port in self._cluster]
         remote = f"<remote_servers><{CLUSTER}>{''.join(shards)}</{CLUSTER}></remote_servers>"
+        alone = "<!-- alone -->"
+        keeper = KEEPER.format(port=self._keeper, interserver=self._interserver) if self._keeper else alone
         config = CONFIG.format(
-            folder=self.folder, port=self.port, remote_servers=remote if shards else "<!-- alone -->"
+            folder=self.folder, port=self.port, remote_servers=remote if shards else alone, keeper=keeper
         )
         digest = hashlib.sha256(self.password.encode()).hexdigest()
         (self.folder / "config.xml").write_text(config)
@@ -224,6 +248,12 @@ class ClickHouseServer:
 def url_of(servers: Sequence[ClickHouseServer], database: str) -> str:
     """What `ClickStore` takes for a database on several servers."""
     places = ",".join(f"{HOST}:{server.port}" for server in servers)
+    return f"clickhouse://{servers[0].user}@{places}/{database}"
+
+
+def replicas_url(servers: Sequence[ClickHouseServer], database: str) -> str:
+    """What `ClickStore` takes for a database of which each server has all."""
+    places = "|".join(f"{HOST}:{server.port}" for server in servers)
     return f"clickhouse://{servers[0].user}@{places}/{database}"
 
 

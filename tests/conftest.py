@@ -19,10 +19,12 @@ import clickhouse_server
 import hypothesis
 import psutil
 import pytest
+import zookeeper_server
 from capability_table import ROWS_FILE, CapabilityTable, read_rows
 from clickhouse_server import ClickHouseServer
 from cpu_table import CpuTable
 from forked_scripts import TORCH, ForkedScripts
+from zookeeper_server import ZooKeeper
 
 # Before torch is loaded, and for all programs that tests start: on a busy machine torch's threads spin for
 # each other. A test that is about several threads says how many.
@@ -49,6 +51,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=["duckdb", "clickhouse"],
         default="duckdb",
         help="the store of page tests that do not name one",
+    )
+    parser.addoption(
+        "--store-engine",
+        choices=["replicas"],
+        help="the one store of tests that run with each: two servers with the same rows (make replicas)",
     )
     parser.addoption(
         "--capabilities", action="store_true", help="run the tests of docs/capabilities.md, count rows"
@@ -271,6 +278,22 @@ def second_clickhouse(
     folder = tmp_path_factory.mktemp("clickhouse")
     with _shared(ClickHouseServer(folder, password=clickhouse.password)) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def replica_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ClickHouseServer]]:
+    """Two with the same rows, and their ZooKeeper, for all tests of a worker."""
+    if problem := clickhouse_server.what_is_missing() or zookeeper_server.what_is_missing():
+        pytest.skip(problem)
+    folder = tmp_path_factory.mktemp("replicas")
+    keeper = ZooKeeper(folder / "keeper")
+    keeper.start()
+    clickhouse_server.shared_pids.add(keeper.pid)
+    with contextlib.ExitStack() as stack:
+        one, two = (ClickHouseServer(folder / name, password="hush", keeper=keeper.port) for name in "ab")
+        yield [stack.enter_context(_shared(each)) for each in (one, two)]
+    clickhouse_server.shared_pids.discard(keeper.pid)
+    keeper.stop()
 
 
 @contextlib.contextmanager

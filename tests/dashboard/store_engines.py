@@ -13,6 +13,7 @@ looks behind them, in a file of contract tests.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,15 @@ class OpenStore:
 
     Args:
         servers: Where stores have their databases; none for stores in DuckDB.
+        url: Of a database on them.
     """
 
-    def __init__(self, *servers: ClickHouseServer) -> None:
-        self._servers = servers
+    def __init__(
+        self,
+        *servers: ClickHouseServer,
+        url: Callable[[Sequence[ClickHouseServer], str], str] = url_of,
+    ) -> None:
+        self._servers, self._url = servers, url
         self._opened: list[Store] = []
         self._databases: set[str] = set()
 
@@ -47,7 +53,7 @@ class OpenStore:
         else:
             from dashboard.store.clickhouse.store import ClickStore
 
-            url = url_of(self._servers, self._database(folder))
+            url = self._url(self._servers, self._database(folder))
             store = ClickStore(url, password=self._servers[0].password, **options)
         self._opened.append(store)
         return store
@@ -57,7 +63,7 @@ class OpenStore:
         if not self._servers:
             line = f"store = DuckStore(Path({str(folder)!r}))"
             return f"from pathlib import Path\nfrom dashboard.store.duck import DuckStore\n{line}\n"
-        url, password = url_of(self._servers, self._database(folder)), self._servers[0].password
+        url, password = self._url(self._servers, self._database(folder)), self._servers[0].password
         line = f"store = ClickStore({url!r}, password={password!r})"
         return f"from dashboard.store.clickhouse.store import ClickStore\n{line}\n"
 

@@ -12,10 +12,10 @@ import os
 import stat
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import quote, unquote, urlsplit
 
 import clickhouse_driver
@@ -34,7 +34,10 @@ FAILURES: Final = (driver_errors.Error, OSError, EOFError)
 """What the driver raises where the server refuses, is away, or goes away."""
 # It writes a traceback of each connection that fails; what is raised says as much.
 logging.getLogger("clickhouse_driver").setLevel(logging.CRITICAL)
-_SETTINGS: Final = {"max_threads": 2}
+
+
+class NotLeadingError(EOFError):
+    """No replica that answers may be asked, or another one leads now: a failure as if none answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +56,11 @@ class Address:
         return f"{scheme}://{quote(self.user, safe='')}@{host}:{self.port}/{self.database}"
 
 
-def parse_addresses(url: str) -> list[Address]:
+def parse_shards(url: str) -> list[list[Address]]:
     """Take ``clickhouse://user@host:9000/database`` apart; ``clickhouses://`` is the same over TLS.
 
-    Several servers, each with a part of the runs, are ``host:9000,other:9000``, always in the same order.
+    Several shards, each with a part of the ranks, are ``host:9000,other:9000``, always in the same order.
+    Several replicas of one, each with all of it, are ``host:9000|other:9000``.
 
     Raises:
         DashboardError: it is none, or has a password in it.
@@ -64,7 +68,14 @@ def parse_addresses(url: str) -> list[Address]:
     scheme, _, rest = url.partition("://")
     place, slash, path = rest.partition("/")
     user, at, hosts = place.rpartition("@")
-    return [parse_address(f"{scheme}://{user}{at}{host}{slash}{path}") for host in hosts.split(",")]
+    shards = [
+        [parse_address(f"{scheme}://{user}{at}{host}{slash}{path}") for host in replicas.split("|")]
+        for replicas in hosts.split(",")
+    ]
+    everywhere = [(each.host, each.port) for replicas in shards for each in replicas]
+    if len(set(everywhere)) < len(everywhere):
+        raise DashboardError("--store names a server twice")
+    return shards
 
 
 def parse_address(url: str) -> Address:
@@ -118,12 +129,15 @@ def explained(address: Address, what: str) -> Iterator[None]:
     try:
         yield
     except FAILURES as error:
-        raise DashboardError(f"the store at {address} {what}: {_first_line(error)}") from error
+        raise DashboardError(f"the store at {address} {what}: {first_line(error)}") from error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return what a failure says, without traces."""
     if isinstance(error, driver_errors.ServerException):
         return str(error.message).split("Stack trace")[0].strip().removeprefix("DB::Exception: ").rstrip(". ")
+    if isinstance(error, NotLeadingError):
+        return str(error)
     if isinstance(error, driver_errors.NetworkError | EOFError):
         return "it does not answer"
     return str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -146,14 +160,28 @@ class Connections:
         password: Of the user.
     """
 
+    settings: ClassVar[Mapping[str, Any]] = {"max_threads": 2}
+    answer_s: ClassVar[Mapping[str, float]] = {}
+    """How long a kind of client waits for an answer, where that is not `ANSWER_S`."""
+    is_replicated: ClassVar = False
+    oldest_schema: ClassVar = 1
+    """Of tables that do not say theirs."""
+    moves = 0
+    """How often another server has begun to answer in its place."""
+
     def __init__(self, address: Address, password: str) -> None:
-        self.address = address
+        self._address = address
         self._password = password
         self._mine = threading.local()
         self._lock = threading.Lock()
         self._all: list[weakref.finalize[..., Any]] = []
         """Each has a client leave the server, at the latest when its thread is gone."""
         self._is_closed = False
+
+    @property
+    def address(self) -> Address:
+        """Of the server."""
+        return self._address
 
     def columns(self, query: str, names: Sequence[str]) -> Columns:
         """Return columns of numbers as arrays, in the order of the query."""
@@ -199,6 +227,10 @@ class Connections:
         finally:
             client.disconnect()
 
+    def engine(self, table: str, plain: str) -> str:
+        """Return the engine of a table, given that of one server alone."""
+        return plain
+
     def create_database(self) -> None:
         """Make the database if it is not there."""
         client = self._new("blobs", database="default")
@@ -206,6 +238,52 @@ class Connections:
             client.execute(f"CREATE DATABASE IF NOT EXISTS {self.address.database}")
         finally:
             client.disconnect()
+
+    # -- what differs where several servers have the same rows
+
+    def prepare(self, place: int) -> None:
+        """Have it known which server answers; see `Replicas`.
+
+        Raises:
+            DashboardError: it is one of several with the same rows, of which the others must be known.
+        """
+        client = self._new("blobs", database="default")
+        try:
+            query = "SELECT count() FROM system.replicas WHERE database = %(database)s"
+            is_replica = client.execute(query, {"database": self.address.database})[0][0]
+        finally:
+            client.disconnect()
+        if is_replica:
+            raise DashboardError(
+                f"the store at {self.address} has replicated tables: name all replicas, "
+                "like host:9000|other:9000"
+            )
+
+    def choose(self) -> bool:
+        """Have the right server answer, after a failure; whether that is another one now."""
+        return False
+
+    def keep(self) -> list[str]:
+        """Look after other servers with the same rows; return what to say of those that do not keep up."""
+        return []
+
+    def turn(self) -> bool:
+        """Have the server answer that `keep` has found best; whether that is another one now. Asks nobody."""
+        return False
+
+    def secure(self, tables: Collection[str] | None = None) -> None:
+        """Return when what was written will outlive the loss of this server, as far as it can.
+
+        Args:
+            tables: That are waited for, whoever has written to them; None: those that were written to here.
+
+        Raises:
+            NotLeadingError: another one leads now.
+        """
+
+    def held(self) -> contextlib.AbstractContextManager[None]:
+        """Fails at the end where the server that answers has changed since."""
+        return contextlib.nullcontext()
 
     def close(self) -> None:
         """Leave the server. Idempotent."""
@@ -237,7 +315,7 @@ class Connections:
             database=database,
             secure=self.address.is_secure,
             connect_timeout=CONNECT_S,
-            send_receive_timeout=ANSWER_S,
-            settings={**settings, **_SETTINGS},
+            send_receive_timeout=self.answer_s.get(kind, ANSWER_S),
+            settings={**settings, **self.settings},
             client_name="nanscope",
         )

@@ -41,6 +41,8 @@ IDLE_S: Final = 1.0
 LIVELY_S: Final = 30.0
 """How often other processes' positions are asked for: four times a second for so long after one has moved. At
 that pace the questions take 3 % of a core here and 6 % in the server."""
+KEEP_S: Final = 2.0
+"""How often replicas are looked at."""
 _APART_S: Final = 5
 """Rows that the server took so many seconds before the newest known ones are asked for again: they may have
 been on their way."""
@@ -117,6 +119,12 @@ class Following:
             self._threads.append(
                 threading.Thread(target=self._follow_on, args=(shard,), name=name, daemon=True)
             )
+            if shard.database.is_replicated:
+                self._threads.append(
+                    threading.Thread(
+                        target=self._keep_on, args=(shard,), name=f"{name}-replicas", daemon=True
+                    )
+                )
         for thread in self._threads:
             thread.start()
 
@@ -143,6 +151,8 @@ class Following:
         while not self._stop.wait(self._follow_wait_s()):
             try:
                 with shard.asked(is_tried=True):
+                    if shard.is_prepared and shard.away is not None:
+                        self._choose_replica(shard, shard.database.choose)
                     if not shard.is_prepared:
                         self._begin_late(shard)
                     self._follow(shard)
@@ -169,10 +179,25 @@ class Following:
 
     def _begin_late(self, shard: Shard) -> None:
         """A server was away when this process began."""
+        shard.database.prepare(shard.number)
         create_tables(shard.database, place=shard.number)
         found = dict(self._newly_gone(shard, 0))
         shard.owed |= {run: at for run, at in self._gone.items() if found.get(run, 0) < at}
         shard.is_prepared = True
+
+    def _choose_replica(self, shard: Shard, choose: Callable[[], bool]) -> None:
+        if choose():
+            # Times are by another clock, and rows may have come late.
+            with shard.following:
+                shard.seen_at = shard.names_at = 0
+
+    def _keep_on(self, shard: Shard) -> None:
+        """Have replicas join that have caught up, and the first one that may lead do so."""
+        while not self._stop.wait(KEEP_S):
+            if shard.is_prepared and shard.away is None:
+                shard.behind = shard.database.keep()
+                with self._commit_lock:  # not while a commit is on its way
+                    self._choose_replica(shard, shard.database.turn)
 
     def _take_back(self, shard: Shard) -> None:
         """A server answers again: what was read without it, and kept, is to be read anew."""
@@ -220,6 +245,8 @@ class Following:
                 changed.setdefault(run, set()).add(stream)
         if not changed:
             return
+        # What is taken in is acknowledged to whoever asks.
+        shard.database.secure(("streams",))
         self._others_moved_at = time.monotonic()
         # Whatever a position counts has its names on the same server already.
         tables = {name: _named_rows(shard.database, name, shard.names_at - _APART_S) for name in _NAMES}
@@ -278,6 +305,7 @@ class Following:
             try:
                 with shard.asked("cannot delete"):
                     shard.database.run_rows("gone_runs", ("run", "version"), [(run, gone_at)])
+                    shard.database.secure()
             except DashboardError:
                 if shard.away is None:
                     raise  # it refuses
@@ -313,6 +341,7 @@ class Following:
 
     def _delete_on(self, shard: Shard, run: str, gone_at: int) -> None:
         shard.database.run_rows("gone_runs", ("run", "version"), [(run, gone_at)])
+        shard.database.secure()
         _drop_partitions(shard.database, number_of("run", run))
 
 

@@ -54,7 +54,9 @@ class NormJoiner:
                 elif found:
                     self._touched.add(join.timeline)
                     with home.asked("cannot write"):
+                        home.database.secure()
                         home.writer.advance(found)
+                        home.database.secure()
             except DashboardError:
                 self._owe(join)
                 if mine is home or (mine is not None and mine.away is not None):

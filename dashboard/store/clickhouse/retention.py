@@ -144,6 +144,7 @@ class Retention:
             for timeline, ranges in notes.items()
         }
         self._copy(number, kept)
+        self._database.secure()
         for kind in _KINDS:
             for block in blocks:
                 self._database.run(f"ALTER TABLE {kind}_raw DROP PARTITION ({number}, {block})")

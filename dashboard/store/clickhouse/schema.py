@@ -186,7 +186,7 @@ def create_tables(database: Connections, *, place: int = 0) -> int | None:
     there = database.tables()
     known = _read_notes(database) if "meta" in there else {}
     # Without a version it is being made just now, or a process of any release has ended while it was.
-    version = known.get("schema", 1 if there else SCHEMA_VERSION)
+    version = known.get("schema", database.oldest_schema if there else SCHEMA_VERSION)
     if version > SCHEMA_VERSION or any(step not in MIGRATIONS for step in range(version, SCHEMA_VERSION)):
         raise DashboardError(
             f"the store at {database.address} has tables of schema {version}, this release knows "
@@ -197,12 +197,7 @@ def create_tables(database: Connections, *, place: int = 0) -> int | None:
             f"the store at {database.address} was number {known['place'] + 1} in the list of servers, and is "
             f"{place + 1} now: keep their order, and add new ones at the end"
         )
-    if missing := TABLES.keys() - there:
-        database.create_database()
-    for name, (columns, engine) in TABLES.items():
-        if name in missing:
-            engine = engine.replace("BLOCK_STEPS", str(BLOCK_STEPS))
-            database.run(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) ENGINE = {engine}")
+    create_missing(database)
     for number in range(version, SCHEMA_VERSION):
         for step in MIGRATIONS[number]:
             _migrate(database, step)
@@ -211,7 +206,19 @@ def create_tables(database: Connections, *, place: int = 0) -> int | None:
         _note(database, "schema", SCHEMA_VERSION)
     if "place" not in known:
         _note(database, "place", place)
-    return known.get("servers", 0 if there else None)
+    is_new = not there or (database.is_replicated and not known)
+    return known.get("servers", None if is_new else 0)
+
+
+def create_missing(database: Connections) -> None:
+    """Make what tables are missing, and the database."""
+    missing = TABLES.keys() - database.tables()
+    if missing:
+        database.create_database()
+    for name, (columns, engine) in TABLES.items():
+        if name in missing:
+            engine = database.engine(name, engine.replace("BLOCK_STEPS", str(BLOCK_STEPS)))
+            database.run(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) ENGINE = {engine}")
 
 
 def note_servers(database: Connections, number: int) -> None:

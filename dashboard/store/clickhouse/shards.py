@@ -17,7 +17,7 @@ from probe.wire import StreamKey
 
 from ...errors import DashboardError
 from ..ingest import writer_of
-from .connection import Connections, explained
+from .connection import Connections, NotLeadingError, explained
 from .schema import number_of
 from .writer import Writer
 
@@ -31,7 +31,8 @@ class Shard:
         number: Its place in the list of all.
         database: On it.
         writer: Writes there.
-        is_alone: It is the only one: it is asked each time, whether it has answered before or not.
+        is_alone: It is the only one, without replicas: it is asked each time, whether it has answered before
+            or not.
     """
 
     def __init__(self, number: int, database: Connections, writer: Writer, *, is_alone: bool) -> None:
@@ -48,6 +49,8 @@ class Shard:
         answer: others would wait for seconds each time."""
         self.refused: str | None = None
         """Why its last commit failed."""
+        self.behind: list[str] = []
+        """What is to be said of its replicas."""
         self.commits = 0
         self.is_prepared = False
         """Its tables are there, and of this release."""
@@ -67,7 +70,8 @@ class Shard:
                 yield
         except DashboardError as error:
             if not self._is_alone and _is_away(error):
-                self.away = f"the store at {self.database.address} does not answer"
+                is_told = isinstance(error.__cause__, NotLeadingError)
+                self.away = str(error) if is_told else f"the store at {self.database.address} does not answer"
             raise
 
 

@@ -28,10 +28,11 @@ from ..queries import Snapshot
 from ..rows import Rows
 from ..tensors import Progress
 from ..whole_norms import Join
-from .connection import FAILURES, Connections, explained, parse_addresses, read_password
+from .connection import FAILURES, Connections, explained, parse_shards, read_password
 from .following import Following
 from .joint_rows import JointRows
 from .norms import NormJoiner
+from .replicas import Replicas
 from .rows import ClickRows
 from .schema import HashedNumbers, create_tables, note_servers, now_ns
 from .shards import CANNOT_READ, Places, Shard
@@ -61,7 +62,8 @@ class ClickStore(Following, StoreBase):
         """Connect, and make what is missing there.
 
         Args:
-            url: ``clickhouse://user@host:9000/database``; ``host:9000,other:9000`` are several servers.
+            url: ``clickhouse://user@host:9000/database``; ``host:9000,other:9000`` are several servers,
+                ``host:9000|other:9000`` replicas of one.
             password: Of the user; None: as the environment says.
             clock: UNIX seconds; decides when a rank is silent.
             raw_steps: Newest steps of a rank that are kept one by one.
@@ -75,7 +77,10 @@ class ClickStore(Following, StoreBase):
         StoreBase.__init__(self, clock, raw_steps=raw_steps)
         Following.__init__(self)
         password = read_password() if password is None else password
-        databases = [Connections(address, password) for address in parse_addresses(url)]
+        databases = [
+            Connections(replicas[0], password) if len(replicas) == 1 else Replicas(replicas, password)
+            for replicas in parse_shards(url)
+        ]
         self._commit_share, self._commits_at = commit_share, -math.inf
         self._generation = 0
         self._mine = threading.local()
@@ -87,7 +92,7 @@ class ClickStore(Following, StoreBase):
                 number,
                 database,
                 Writer(database, self._catalog.run_of, raw_steps=raw_steps, everywhere=databases),
-                is_alone=len(databases) == 1,
+                is_alone=len(databases) == 1 and not database.is_replicated,
             )
             for number, database in enumerate(databases)
         ]
@@ -108,6 +113,7 @@ class ClickStore(Following, StoreBase):
         for shard in shards:
             try:
                 with shard.asked("cannot be used"):
+                    shard.database.prepare(shard.number)
                     noted[shard] = create_tables(shard.database, place=shard.number)
                     shard.is_prepared = True
             except DashboardError as error:
@@ -129,7 +135,8 @@ class ClickStore(Following, StoreBase):
     @property
     def notice(self) -> str | None:
         """What the user must be told about the data; None if nothing."""
-        said = [text for shard in self._places.shards for text in (shard.away, shard.refused) if text]
+        shards = self._places.shards
+        said = [text for each in shards for text in (each.away, each.refused, *each.behind) if text]
         said += [self._odd.text()] if self._odd.text() else []
         return " ".join(text if text.endswith(".") else f"{text}." for text in dict.fromkeys(said)) or None
 
@@ -192,7 +199,7 @@ class ClickStore(Following, StoreBase):
                 moved |= self._commit_part(shard.number)
                 shard.refused = None
             except DashboardError as error:
-                if len(self._places.shards) > 1 and shard.away is None:
+                if shard.away is None and (len(self._places.shards) > 1 or shard.database.is_replicated):
                     shard.refused = str(error)
                 failures.append(error)
         if len(failures) == len(self._places.shards):
@@ -208,7 +215,8 @@ class ClickStore(Following, StoreBase):
         shard = self._places.shards[saved.part]
         with shard.asked("cannot write, and tries again"):
             overtaken = self._overtaken
-            moved = shard.writer.write(saved, taken, lambda: self._norms.put(joins, shard))
+            with shard.database.held():
+                moved = shard.writer.write(saved, taken, lambda: self._norms.put(joins, shard))
         longer = self._norms.take_touched()
         with self._lock:
             known = {key: at for key, at in self._progress.items() if key not in longer}
@@ -315,6 +323,7 @@ class ClickStore(Following, StoreBase):
         with shard.asked("cannot write"):
             row = (run, mark.note, int(mark.starred), now_ns())
             shard.database.run_rows("marks", ("run", "note", "starred", "version"), [row])
+            shard.database.secure()
 
     def _save_note(self, run: str, note: StepNote) -> None:
         self._put_note(run, note, is_gone=False)
@@ -328,3 +337,4 @@ class ClickStore(Following, StoreBase):
             names = ("run", "id", "step", "text", "time", "gone", "version")
             row = (run, note.id, note.step, note.text, note.time, int(is_gone), now_ns())
             shard.database.run_rows("notes", names, [row])
+            shard.database.secure()

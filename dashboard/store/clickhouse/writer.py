@@ -116,8 +116,13 @@ class Writer:
         moves = self._insert_frames(scalars, tensors)
         self._save_events(pending)
         self._save_names(saved)
-        progress = self.advance([*moves, *joined()])
+        moves += joined()
+        # Of two collectors that write to different replicas the one that counts frames later knows both.
+        self._database.secure()
+        progress = self.advance(moves)
+        self._database.secure()
         self._save_streams(saved)
+        self._database.secure()
         return progress
 
     # -- rows

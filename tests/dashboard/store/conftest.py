@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from clickhouse_server import replicas_url
 from store_engines import ENGINES, OpenStore
 
 
@@ -13,7 +14,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     has_own = hasattr(metafunc.module, "engine")
     if "engine" in metafunc.fixturenames and "engine" not in chosen and not has_own:
-        metafunc.parametrize("engine", getattr(metafunc.module, "STORES", ENGINES), indirect=True)
+        chosen_one = metafunc.config.getoption("--store-engine")
+        engines = [chosen_one] if chosen_one else getattr(metafunc.module, "STORES", ENGINES)
+        metafunc.parametrize("engine", engines, indirect=True)
 
 
 @pytest.fixture
@@ -26,6 +29,9 @@ def engine(request: pytest.FixtureRequest) -> str:
 def open_store(engine: str, request: pytest.FixtureRequest) -> Iterator[OpenStore]:
     """What opens a store by its folder; at the end of the test all of them are closed and removed."""
     servers = {"duckdb": [], "clickhouse": ["clickhouse"], "two servers": ["clickhouse", "second_clickhouse"]}
-    opener = OpenStore(*(request.getfixturevalue(name) for name in servers[engine]))
+    if engine == "replicas":
+        opener = OpenStore(*request.getfixturevalue("replica_servers"), url=replicas_url)
+    else:
+        opener = OpenStore(*(request.getfixturevalue(name) for name in servers[engine]))
     yield opener
     opener.close()

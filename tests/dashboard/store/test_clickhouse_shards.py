@@ -17,7 +17,7 @@ from shared_streams import Streams, differences, everything
 from store_reference import RUN, begin, make_event, make_frame, stream_key
 
 from dashboard.errors import DashboardError
-from dashboard.store.clickhouse.connection import parse_address, parse_addresses
+from dashboard.store.clickhouse.connection import parse_address, parse_shards
 from dashboard.store.clickhouse.following import Following
 from dashboard.store.clickhouse.shards import Shard
 from dashboard.store.clickhouse.store import ClickStore
@@ -367,8 +367,15 @@ def test_served_store_takes_several_servers(servers: list[ClickHouseServer]) -> 
 
 
 def test_addresses_are_told_apart() -> None:
-    addresses = parse_addresses("clickhouse://u%40x@one:9001,two,[::1]:9002/runs")
-    assert [(each.host, each.port) for each in addresses] == [("one", 9001), ("two", 9000), ("::1", 9002)]
+    shards = parse_shards("clickhouse://u%40x@one:9001,two|three:9003,[::1]:9002/runs")
+    assert [[each.host for each in replicas] for replicas in shards] == [["one"], ["two", "three"], ["::1"]]
+    addresses = [each for replicas in shards for each in replicas]
+    assert [(each.host, each.port) for each in addresses] == [
+        ("one", 9001),
+        ("two", 9000),
+        ("three", 9003),
+        ("::1", 9002),
+    ]
     assert {(each.user, each.database) for each in addresses} == {("u@x", "runs")}
     assert [parse_address(str(each)) for each in addresses] == addresses
     assert parse_address("clickhouses://host").is_secure
@@ -380,14 +387,15 @@ def test_addresses_are_told_apart() -> None:
     [
         *("", "clickhouse:", "http://host/x", "clickhouse://", "clickhouse://host:port/x"),
         *("clickhouse://host/a;drop", "clickhouse://host/x?y=1", "clickhouse://host:1,/x"),
+        *("clickhouse://host:1|/x", "clickhouse://host:1|host:1/x", "clickhouse://host,host:9000/x"),
     ],
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(DashboardError, match="--store"):
-        parse_addresses(url)
+        parse_shards(url)
 
 
 def test_password_in_an_address_is_refused_and_not_repeated() -> None:
     with pytest.raises(DashboardError, match="NANSCOPE_STORE_PASSWORD") as refused:
-        parse_addresses("clickhouse://user:hush@host/x")
+        parse_shards("clickhouse://user:hush@host/x")
     assert "hush" not in str(refused.value)
