@@ -37,7 +37,7 @@ def end_lines(err: str) -> list[str]:
         pytest.param("2", "run", id="early-run"),
         pytest.param("5", "run", id="last-run", marks=pytest.mark.faults),
         pytest.param("2", "watch", id="early-watch", marks=pytest.mark.faults),
-        pytest.param("5", "watch", id="last-watch"),
+        pytest.param("5", "watch", id="last-watch", marks=pytest.mark.faults),
     ],
 )
 def test_end_line_of_rank_0_tells_of_rank_1(tmp_path: Path, way: str, step: str) -> None:

@@ -47,7 +47,7 @@ def test_training_that_gets_no_processor_is_no_warning(tmp_path: Path, way: str)
         pytest.param("loader that sleeps", marks=pytest.mark.faults),
         "more to compute",
         pytest.param("slower disk", marks=pytest.mark.faults),
-        "both: others and a loader that sleeps",
+        pytest.param("both: others and a loader that sleeps", marks=pytest.mark.faults),
     ],
 )
 def test_training_that_is_slower_by_itself_is_a_warning(tmp_path: Path, way: str) -> None:

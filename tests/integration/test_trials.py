@@ -50,6 +50,8 @@ def changing(seed: int, target: int) -> BadMessages:
     return BadMessages(seed, target, share=0.3, faults=["corrupted"])
 
 
+OFTEN_ENOUGH = ("changed messages", "disturbed")
+"""Left to `make faults`, whose trials are longer, too: what they disturb, others here disturb as well."""
 SHORT: dict[str, Callable[[Trial], None]] = {
     "killed at once": killed_at_once,
     "statistics apart": statistics_apart,
@@ -61,7 +63,10 @@ SHORT: dict[str, Callable[[Trial], None]] = {
 }
 
 
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.faults] if name in OFTEN_ENOUGH else []) for name in SHORT],
+)
 def test_trial_stores_all_that_was_noted_once_and_right(trial: Trial, name: str) -> None:
     SHORT[name](trial)
     trial.settle()
