@@ -37,7 +37,7 @@ demo: $(VENV)/.demo
 # Python's packages come beside Debian's. One test has its program wait for processors; then come parts of one process
 # each, two at a time.
 test: compiler
-	$(MAKE) --jobs=2 --output-sync=target $(TRACKERS)/.done packages
+	$(MAKE) --jobs=2 --output-sync=target $(VENV)/.dev packages
 	$(BIN)/python -m pytest -m alone -n0 tests/integration/test_shared_processors.py
 	$(MAKE) --jobs=2 --output-sync=target fresh trackers lint js
 	$(BIN)/python -m pytest -m "not fresh_process and not alone" -n $(WORKERS) --dist loadfile --no-loadscope-reorder \

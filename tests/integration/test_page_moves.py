@@ -23,6 +23,9 @@ PAN = """(frames) => new Promise((done) => {
             seen.push({
                 isStretched: canvas.style.transform !== '',
                 apart: Math.abs(shown.left + window.old.of(70) * shown.width - (left + axis.of(70) * box.w)),
+                isMoving: nanscope.isMoving(),
+                line: Number.parseFloat(document.querySelector('#origin-line').style.left) + 1
+                    - box.l - axis.of(69.5) * box.w,
             });
         }
         if (at === frames) return done(seen);
@@ -31,7 +34,7 @@ PAN = """(frames) => new Promise((done) => {
     };
     move(0);
 })"""
-"""Zooms and pans at every frame; how far step 70 then is from its place on the axis, in pixels."""
+"""Zooms and pans at every frame; how far step 70, and an origin's line, then are from their places, in pixels."""
 FRESH = """() => {
     const pictures = () => ['#heatmap-canvas', '#plot-loss canvas', '#plot-grad_norm canvas'].map(
         (each) => document.querySelector(each).toDataURL());
@@ -78,13 +81,6 @@ def test_origin_line_goes_along_while_the_picture_is_stretched(page: Page, serve
     open_still(page, served)
     served.add_event(page_runs.event(70))
     expect(page.locator("#origin-line")).to_be_visible()
-    place = (
-        "Number.parseFloat(document.querySelector('#origin-line').style.left) + 1"
-        " - nanscope.heatmapBox().l - nanscope.axis().of(69.5) * nanscope.heatmapBox().w"
-    )
-    # In one go: a page that is asked once more may be at rest by then.
-    is_moving, apart = page.evaluate(
-        f"(frames) => ({PAN})(frames).then(() => [nanscope.isMoving(), {place}])", 12
-    )
-    assert is_moving
-    assert abs(apart) < 0.1
+    # On a busy machine the page may come to rest between two frames.
+    moving = [each["line"] for each in page.evaluate(PAN, 12) if each["isMoving"]]
+    assert moving and max(map(abs, moving)) < 0.1
