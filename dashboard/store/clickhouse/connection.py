@@ -220,7 +220,7 @@ class Connections:
 
     def tables(self) -> set[str]:
         """Return the names of the tables; none, too, where there is no such database."""
-        client = self._new("blobs", database="default")
+        client = self._new("questions", database="default")
         try:
             query = "SELECT name FROM system.tables WHERE database = %(database)s"
             return {name.decode() for (name,) in client.execute(query, {"database": self.address.database})}

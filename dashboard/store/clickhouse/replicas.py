@@ -83,7 +83,7 @@ class Replica(Connections):
         if found:
             query = """SELECT zookeeper_path, replica_name FROM system.replicas
                 WHERE database = %(database)s AND table = %(table)s"""
-            rows = self.rows(query, {"database": self.address.database, "table": TABLE})
+            rows = self._ask(query, {"database": self.address.database, "table": TABLE})
             path, name = (part.decode() for part in rows[0])
         self._prefix, self.name = path.rpartition("/")[0], name
         return self._prefix
@@ -283,7 +283,7 @@ class Replicas(Connections):
             if not has_all:
                 _put_out(leader, name)
         # As of now: another one may lead, and count what it writes without this one.
-        is_told = leader.has_all(leader.log_ends([TABLE]), within_s=WAIT_S)
+        is_told = leader.has_all(leader.log_ends([TABLE]), within_s=3 * WAIT_S)
         if not is_told or leader.states()[leader.name][0] is not State.IN:
             raise NotLeadingError(f"{_place(leader)} may have been put out of sync")
 
