@@ -222,9 +222,12 @@ class DetailFollower:
 
     def _begin(self, seq: int, frame: Frame, number: int) -> list[Frame] | None:
         """Decide what is sent of the bucket that a record begins."""
-        is_again = bool(frame.columns) and frame.step <= self._highest_step
+        is_again = frame.step <= self._highest_step
         if seq == 0:
             # At once: who reads the journal after this helper knows by it that statistics went apart.
+            return self._send_in_full(frame)
+        if not frame.columns:
+            # It adds to a step that was sent in full, whose values a pooled row in its place would replace.
             return self._send_in_full(frame)
         if number == self._unpooled or is_again or self._resolution.is_full(self._metrics.rank, number):
             return self._send_in_full(frame)
@@ -233,7 +236,7 @@ class DetailFollower:
         if not may_decide and not self._is_over:
             return None
         pool = self._pool_of(frame.layout)
-        if pool is None or not (frame.columns or frame.parameter_columns or frame.module_columns):
+        if pool is None:
             return self._send_in_full(frame)
         self._bucket = _Bucket(number, frame.layout, pool, seq, last_step=-1)
         return self._pool(seq, frame, self._bucket)

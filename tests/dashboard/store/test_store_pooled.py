@@ -213,6 +213,36 @@ def test_histograms_stay_at_their_steps(both, tmp_path):
         assert np.array_equal(one.counts, other.counts)
 
 
+def differing(tmp_path: Path, frames: list[Frame], *, piece: int = 4096) -> list[str]:
+    """Statistics whose buckets are not the same whether steps were sent in full or pooled."""
+    stores = []
+    for kind in ("full", "pooled"):
+        stores.append(store := DuckStore(tmp_path / f"data-{kind}"))
+        deliver(tmp_path / kind, frames, store, is_pooled=kind == "pooled", piece=piece)
+    last = max(each.step for each in frames)
+    whole = StepRange(first=frames[0].step // 16 * 16, end=(last // 16 + 1) * 16)
+    found = []
+    for statistic in (*STATISTICS, *OF_MODULES):
+        one, other = (pooled_by_sixteen(store, statistic, whole) for store in stores)
+        found += [statistic] if one != other else []
+    for store in stores:
+        store.close()
+    return found
+
+
+@pytest.mark.parametrize("first", [0, 1, 3, 14, 17])
+@pytest.mark.parametrize("gap", [1, 2, 5, 16])
+@pytest.mark.parametrize("additions", [1, 2])
+def test_what_is_told_of_the_first_step_alone_replaces_nothing_of_it(
+    tmp_path: Path, first: int, gap: int, additions: int
+) -> None:
+    """The first record goes in full, what adds to it next: a pooled row of later steps stood in its place."""
+    generator = np.random.default_rng(1)
+    frames = [frame(first, generator), *(late(first, generator) for _ in range(additions))]
+    frames += [frame(first + number * gap, generator) for number in range(1, 4)]
+    assert differing(tmp_path, frames) == []
+
+
 STEPS = st.lists(st.integers(1, 9), min_size=1, max_size=60)
 
 
@@ -243,18 +273,7 @@ def test_any_steps_pool_as_they_would_in_the_store(first, gaps, odd, additions, 
             frames.append(late(step, generator))
         step += gap
     with tempfile.TemporaryDirectory() as name:
-        stores = []
-        for kind in ("full", "pooled"):
-            stores.append(store := DuckStore(Path(name) / f"data-{kind}"))
-            deliver(Path(name) / kind, frames, store, is_pooled=kind == "pooled", piece=piece)
-        buckets = step // 16 + 1
-        # A width of 16 for both, whatever the last step is.
-        whole = StepRange(first=max(0, first // 16 * 16), end=buckets * 16)
-        for statistic in (*STATISTICS, *OF_MODULES):
-            pictures = [pooled_by_sixteen(one, statistic, whole) for one in stores]
-            assert pictures[0] == pictures[1], statistic
-        for store in stores:
-            store.close()
+        assert differing(Path(name), frames, piece=piece) == []
 
 
 def pooled_by_sixteen(store: Store, statistic: str, steps: StepRange) -> dict:
