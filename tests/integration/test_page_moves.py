@@ -34,7 +34,7 @@ PAN = """(frames) => new Promise((done) => {
     };
     move(0);
 })"""
-"""Zooms and pans at every frame; how far step 70 and an origin's line are from their places then, in pixels."""
+"""Zooms and pans at every frame; how far step 70 and an origin's line are from their places, in pixels."""
 FRESH = """() => {
     const pictures = () => ['#heatmap-canvas', '#plot-loss canvas', '#plot-grad_norm canvas'].map(
         (each) => document.querySelector(each).toDataURL());
