@@ -99,7 +99,7 @@ replicas: $(VENV)/.dev clickhouse
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(KEEPER_PACKAGES) >/dev/null; \
 	else echo "ZooKeeper is missing: sudo apt-get install --no-install-recommends $(KEEPER_PACKAGES)"; exit 1; fi
 	$(BIN)/python -m pytest -m faults -n0 tests/dashboard/store/test_clickhouse_replicas.py
-	$(BIN)/python -m pytest -n0 --store-engine replicas tests/dashboard/store
+	$(BIN)/python -m pytest -n0 --store-engine replicas $(addprefix tests/dashboard/store/test_store_,delivery.py removal.py notes.py pooled.py runs.py)
 
 capabilities: $(TRACKERS)/.done browser
 	$(TRACKERS)/bin/python -m pytest --capabilities -n $(WORKERS) --dist loadfile
