@@ -158,7 +158,7 @@ class Replica(Connections):
             raise NotLeadingError(f"{_place(self)} has no connection to ZooKeeper")
         found = [(row[0].decode(), int(row[1]), int(row[2])) for row in rows]
         return [
-            (table, -1 if end == read == 0 and not self._has_log(table) else end, read)
+            (table, -1 if end == read == 0 and not self.has_log(table) else end, read)
             for table, end, read in found
         ]
 
@@ -167,7 +167,7 @@ class Replica(Connections):
         found: list[tuple[Any, ...]] = self._client("questions").execute(query, dict(values or {}) or None)
         return found
 
-    def _has_log(self, table: str) -> bool:
+    def has_log(self, table: str) -> bool:
         """Whether anything was ever written: an empty log looks like one whose first entry was not read."""
         query = "SELECT count() FROM system.zookeeper WHERE path = %(path)s"
         return bool(self._ask(query, {"path": f"{self._prefix}/{table}/log"})[0][0])
@@ -365,9 +365,13 @@ class Replicas(Connections):
         if not self._prefix or replica.prefix() != self._prefix or not replica.knows_states():
             return False
         states = replica.states()
-        if not states:  # all of it is new
+        if not states and not replica.has_log(TABLE):  # all of it is new
             replica.put_state(replica.name, State.IN, now_ns())
             return True
+        if (
+            not states
+        ):  # another dashboard has just begun; or its disk is empty, and it has fetched nothing yet
+            states = replica.states()
         return states.get(replica.name, (State.OUT, 0))[0] is State.IN
 
     def keep(self) -> list[str]:

@@ -27,6 +27,7 @@ from zookeeper_server import ZooKeeper
 
 from dashboard.errors import DashboardError
 from dashboard.store.clickhouse import following, replicas
+from dashboard.store.clickhouse.connection import parse_shards
 from dashboard.store.clickhouse.replicas import State
 from dashboard.store.clickhouse.store import ClickStore
 from dashboard.store.duck import DuckStore
@@ -354,6 +355,29 @@ def test_replica_whose_disk_is_lost_gets_all_again(site: Site, truth: dict[str, 
     fresh = site.open()
     assert leader(fresh) == 1
     assert_shown(fresh, truth)
+
+
+def test_replica_with_an_empty_disk_does_not_lead_because_it_knows_nothing(site: Site) -> None:
+    """It has its tables again and no row of them, not even of who is in sync, when the other one is lost."""
+    store = site.open()
+    site.joined(store)
+    begin(store)
+    key = feed(store, range(30))
+    commit_all(store, key, 30)
+    prefix = replicas_of(store)._prefix
+    site.lose(store)
+    for server in site.servers:
+        server.kill()
+    shutil.rmtree(site.servers[1].folder / "data")
+    site.servers[1].start()
+    address = parse_shards(site.url)[0][1]
+    empty = replicas.Replica(address, "hush")
+    empty.create(prefix)
+    empty.close()
+    with pytest.raises(DashboardError, match="may lack what only others have"):
+        site.open()
+    site.servers[0].start()
+    assert losses(site.open_soon()) == list(range(30))
 
 
 def test_replica_that_hangs_is_put_out_and_holds_up_nothing_for_long(site: Site) -> None:
