@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -127,22 +128,33 @@ def test_events_command_loads_nothing_heavy() -> None:
     )
 
 
-@pytest.mark.parametrize("path", sources("probe"), ids=module_name)
-def test_probe_module_never_imports_the_dashboards_side(path: Path) -> None:
-    tops = {module.partition(".")[0] for level, module, _ in imports_of(path) if level == 0}
-    assert not tops & (HEAVY | {"dashboard", "fastapi", "uvicorn"})
+def absolute_imports(package: str) -> list[tuple[str, str, str]]:
+    """(importing module, imported module, name) of all of a package's imports that are not relative."""
+    return [
+        (module_name(path), module, name)
+        for path in sources(package)
+        for level, module, name in imports_of(path)
+        if level == 0
+    ]
 
 
-@pytest.mark.parametrize("path", sources("dashboard"), ids=module_name)
-def test_dashboard_module_never_imports_torch_and_little_of_the_probe(path: Path) -> None:
-    for level, module, name in imports_of(path):
-        if level:
-            continue
-        assert module.partition(".")[0] != "torch"
-        if module == "probe":
-            assert not name or name in FROM_PROBE
-        elif module.startswith("probe."):
-            assert module.split(".")[1] in FROM_PROBE
+def test_probe_modules_never_import_the_dashboards_side() -> None:
+    others = HEAVY | {"dashboard", "fastapi", "uvicorn"}
+    found = absolute_imports("probe")
+    assert found
+    assert [one for one in found if one[1].partition(".")[0] in others] == []
+
+
+def test_dashboard_modules_never_import_torch_and_little_of_the_probe() -> None:
+    found = absolute_imports("dashboard")
+    assert found
+    assert [one for one in found if one[1].partition(".")[0] == "torch"] == []
+    packages = [
+        (path, name if module == "probe" else module.split(".")[1])
+        for path, module, name in found
+        if module.partition(".")[0] == "probe" and (module != "probe" or name)
+    ]
+    assert [(path, used) for path, used in packages if used not in FROM_PROBE] == []
 
 
 @pytest.mark.parametrize("top", FLOORS)
@@ -175,19 +187,15 @@ def test_probe_has_few_packages_and_few_flat_modules() -> None:
     assert len(list((ROOT / "probe").glob("*/__init__.py"))) <= MOST_PACKAGES
 
 
-@pytest.mark.parametrize("path", sources("probe"), ids=module_name)
-def test_probe_base_name_stands_once(path: Path) -> None:
+def test_probe_base_names_stand_once() -> None:
     """A file is found by its name alone."""
-    same = [other for other in sources("probe") if other.name == path.name and path.stem != "__init__"]
-    assert same in ([], [path])
+    names = Counter(path.name for path in sources("probe"))
+    assert {name for name, count in names.items() if count > 1} == {"__init__.py"}
 
 
-@pytest.mark.parametrize("path", sources("probe") + sources("dashboard"), ids=module_name)
-def test_module_imports_its_own_package_relatively(path: Path) -> None:
-    package = path.relative_to(ROOT).parts[0]
-    assert not [
-        module for level, module, _ in imports_of(path) if not level and module.split(".")[0] == package
-    ]
+@pytest.mark.parametrize("package", FLOORS)
+def test_modules_import_their_own_package_relatively(package: str) -> None:
+    assert [one for one in absolute_imports(package) if one[1].split(".")[0] == package] == []
 
 
 @pytest.mark.parametrize("package", ["probe", "dashboard"])
