@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from page_fixtures import Served
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from told_training import told_training
 
+from dashboard import ids
 from probe.wire import Event
 from probe.wire.documents import read_body
 from probe.wire.memory_snapshots import MemorySnapshot
@@ -104,6 +106,28 @@ def test_snapshot_bundle_and_memory_are_taken_now_and_are_events(page: Page, ser
         training.end()
 
 
+@contextmanager
+def answered_late(page: Page, act: str) -> Iterator[None]:
+    """Hold back the answer to a click until the page has asked for the training's state once more."""
+    address, held, asked = re.compile("/_dash-update-component"), [], []
+
+    def pass_on(route: Route) -> None:
+        body = route.request.post_data or ""
+        changed = json.loads(body)["changedPropIds"] if body.startswith("{") else []
+        if f"control-{act}.n_clicks" in changed:
+            held.append((route, route.fetch()))
+        else:
+            asked.extend(held and [one for one in changed if one == f"{ids.ACTIONS_SCOPE}.data"])
+            route.continue_()
+
+    page.route(address, pass_on)
+    yield
+    until_true(page, lambda: asked)
+    ((route, response),) = held
+    route.fulfill(response=response)
+    page.unroute(address)
+
+
 def test_training_is_paused_and_resumed_and_the_recording_too(page: Page, served: Served) -> None:
     with told_training(served.folder, "advanced") as training:
         open_controls(page, served, training.run)
@@ -119,7 +143,9 @@ def test_training_is_paused_and_resumed_and_the_recording_too(page: Page, served
         said(page, "resume", "the training goes on")
         page.locator("#control-resume").click()
         said(page, "resume", "Refused: the training is not paused.")
-        page.locator("#control-record").click()
+        # The run's level changes by what was asked, and the page asks for the state because of that.
+        with answered_late(page, "record"):
+            page.locator("#control-record").click()
         said(page, "record", "level off from the next step on")
         for act in ("snapshot", "bundle", "pause"):
             expect(page.locator(f"#control-{act}")).to_be_disabled()

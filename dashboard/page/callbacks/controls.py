@@ -72,38 +72,55 @@ class ControlsView:
 
 
 def register_controls(app: Dash, store: Store, desk: ControlDesk) -> None:
-    """Register the callback."""
+    """Register the callbacks: one that shows the state, and one for the switches and for each button.
 
-    def act(scope: Any, _: Any, switched: Any, *rest: Any) -> list[Any]:
-        preset, limit, known = rest[-3:]
+    Dash drops the answer to a callback that is called again meanwhile. A click changes the level, and then the
+    state is asked for anew: what was answered to the click must be shown all the same.
+    """
+
+    def answer(scope: Any, preset: Any, limit: Any, known: Any) -> list[Any]:
         trigger = ctx.triggered_id
-        if isinstance(trigger, dict) and not any(switched):
-            # Switches of a new list appear: nobody has clicked.
-            return [no_update] * (7 + 3 * len(views.ACTS))
         view = controls_view(store, desk, scope, trigger, preset=preset, limit=limit, known=known)
         return outputs_of(view, trigger, scope)
 
-    buttons = [views.act_id(name) for name in views.ACTS]
-    app.callback(
-        Output(ids.CONTROLS_REASON, "children"),
-        Output(ids.CONTROLS_FEATURES, "children"),
-        Output(ids.CONTROLS_STATE, "data"),
-        Output(ids.PRESET_CHOICE, "value"),
-        Output(ids.LIMIT_VALUE, "value"),
-        Output(ids.PRESET_CHOICE, "disabled"),
-        Output(ids.LIMIT_VALUE, "disabled"),
-        *(Output(views.said_id(name), "children") for name in views.ACTS),
-        *(Output(button, "disabled") for button in buttons),
-        *(Output(button, "children") for button in buttons),
-        Input(ids.ACTIONS_SCOPE, "data"),
-        Input(ids.ACTIONS_SUMMARY, "n_clicks"),
-        Input({"type": views.FEATURE, "name": ALL}, "n_clicks"),
-        *(Input(button, "n_clicks") for button in buttons),
+    def refresh(scope: Any, _: Any, *form: Any) -> list[Any]:
+        return answer(scope, *form)
+
+    def click(clicks: Any, scope: Any, *form: Any) -> list[Any]:
+        if isinstance(ctx.triggered_id, dict) and not any(clicks):
+            # Switches of a new list appear: nobody has clicked.
+            return [no_update] * (7 + 3 * len(views.ACTS))
+        return answer(scope, *form)
+
+    form = [
         State(ids.PRESET_CHOICE, "value"),
         State(ids.LIMIT_VALUE, "value"),
         State(ids.CONTROLS_STATE, "data"),
-        prevent_initial_call=True,
-    )(act)
+    ]
+    scope = (ids.ACTIONS_SCOPE, "data")
+    summary = Input(ids.ACTIONS_SUMMARY, "n_clicks")
+    app.callback(*_outputs(), Input(*scope), summary, *form, prevent_initial_call=True)(refresh)
+    for clicked in ({"type": views.FEATURE, "name": ALL}, *map(views.act_id, views.ACTS)):
+        given = (Input(clicked, "n_clicks"), State(*scope), *form)
+        app.callback(*_outputs(allow_duplicate=True), *given, prevent_initial_call=True)(click)
+
+
+def _outputs(*, allow_duplicate: bool = False) -> list[Output]:
+    """What each callback changes, in the order of `outputs_of`."""
+    buttons = [views.act_id(name) for name in views.ACTS]
+    changed = [
+        (ids.CONTROLS_REASON, "children"),
+        (ids.CONTROLS_FEATURES, "children"),
+        (ids.CONTROLS_STATE, "data"),
+        (ids.PRESET_CHOICE, "value"),
+        (ids.LIMIT_VALUE, "value"),
+        (ids.PRESET_CHOICE, "disabled"),
+        (ids.LIMIT_VALUE, "disabled"),
+        *((views.said_id(name), "children") for name in views.ACTS),
+        *((button, "disabled") for button in buttons),
+        *((button, "children") for button in buttons),
+    ]
+    return [Output(*one, allow_duplicate=allow_duplicate) for one in changed]
 
 
 def controls_view(
