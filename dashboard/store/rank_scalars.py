@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from .catalog import SCALAR, Catalog, Incarnation
 from .edge import ScalarBlock
@@ -166,21 +165,20 @@ class _Parts:
 
 
 def _edge_rows(blocks: Sequence[ScalarBlock], numbers: Sequence[int], grid: Grid) -> Columns:
-    """Return the uncommitted values in the form of fetched rows."""
-    found: dict[str, list[npt.NDArray[Any]]] = {
-        "series": [_NO_STEPS],
-        "step": [_NO_STEPS],
-        "incarnation": [_NO_STEPS],
-        "seq": [_NO_STEPS],
-        "value": [np.empty(0)],
+    """Return the uncommitted values in the form of fetched rows.
+
+    Each rank has blocks of its own: they are looked through together, which one by one takes 0.8 ms each.
+    """
+    rows = {
+        name: np.concatenate([_NO_STEPS, *(getattr(block, name) for block in blocks)])
+        for name in ("series", "step", "seq")
     }
-    for block in blocks:
-        mask = np.isin(block.series, numbers) & (block.step >= grid.first) & (block.step < grid.end)
-        for name in ("series", "step", "seq", "value"):
-            found[name].append(getattr(block, name)[mask])
-        found["incarnation"].append(np.full(int(mask.sum()), block.incarnation, np.int64))
-    rows = {name: np.concatenate(parts) for name, parts in found.items()}
-    value = rows.pop("value")
+    value = np.concatenate([np.empty(0), *(block.value for block in blocks)])
+    starts = np.array([block.incarnation for block in blocks], np.int64)
+    rows["incarnation"] = np.repeat(starts, [len(block.series) for block in blocks])
+    wanted = np.isin(rows["series"], np.array(numbers, np.int64))
+    wanted &= (rows["step"] >= grid.first) & (rows["step"] < grid.end)
+    rows, value = {name: column[wanted] for name, column in rows.items()}, value[wanted]
     rows["high"] = rows["mean"] = value
     for name, counts in (("finite", np.isfinite), ("nan", np.isnan), ("inf", np.isinf)):
         rows[name] = counts(value).astype(np.int64)

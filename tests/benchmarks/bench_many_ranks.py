@@ -75,8 +75,8 @@ class Feed:
         store.commit()
         self._keys = [page_runs.key("metrics", rank=rank) for rank in range(ranks)]
 
-    def steps(self, steps: range) -> None:
-        """All ranks, step after step."""
+    def steps(self, steps: range, *, is_committed: bool = True) -> None:
+        """All ranks, step after step; the last ones may wait for the next commit."""
         queued = 0
         for step in steps:
             for key, data in zip(self._keys, self._frames(step), strict=True):
@@ -85,7 +85,8 @@ class Feed:
                 if queued >= COMMIT_BYTES:
                     self._store.commit()
                     queued = 0
-        self._store.commit()
+        if is_committed:
+            self._store.commit()
 
     def _frames(self, step: int) -> Iterator[bytes]:
         from probe.wire import Frame

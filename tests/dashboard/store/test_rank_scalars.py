@@ -207,3 +207,20 @@ def test_rank_scalars_stage_is_that_of_the_newest_gradient_and_survives_a_restar
     again = open_store(tmp_path)
     assert again.rank_scalars(RUN, ["x"]).stages == (None, "reduced", None)
     again.close()
+
+
+def test_rank_scalars_look_through_what_is_not_committed_once_for_all_ranks(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[object] = []
+    isin = np.isin
+    monkeypatch.setattr(np, "isin", lambda *given: looked.append(given) or isin(*given))
+    counts = []
+    for rank in range(24):
+        start(store, rank)
+        feed(store, rank, {0: 1.0 + rank, 1: math.nan}, is_committed=False)
+        looked.clear()
+        found = store.rank_scalars(RUN, ["x"], max_columns=10)
+        counts.append(len(looked))
+        assert found.series["x"].largest[:, 0].tolist() == [1.0 + each for each in range(rank + 1)]
+    assert counts[-1] == counts[0]
