@@ -31,7 +31,7 @@ class EmbeddedConnections(Connections):
     """The same statements to an engine in this process; blocks go in and out in the native format."""
 
     def __init__(self, address: Address, password: str) -> None:
-        self.address = address
+        self._address = address
         self._folder = Path(tempfile.mkdtemp())
         self._session = chdb.session.Session(str(self._folder / "data"))
         self._turn = threading.Lock()
@@ -72,6 +72,9 @@ class EmbeddedConnections(Connections):
     def tables(self) -> set[str]:
         query = f"SELECT name FROM system.tables WHERE database = '{DATABASE}'"
         return {name.decode() for (name,) in self.rows(query)}
+
+    def prepare(self, place: int) -> None:
+        """There is no other server with the same rows."""
 
     def create_database(self) -> None:
         self.run(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
