@@ -13,17 +13,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from .catalog import SCALAR, Catalog, Incarnation
 from .edge import ScalarBlock
 from .protocol import RankScalars, RankSeries, StepRange
-from .pyramid import MEASURED, SAW_INF, SAW_NAN, Grid, Piece, Steps, choose_grid
+from .pyramid import MEASURED, SAW_INF, SAW_NAN, Flags, Grid, Piece, Steps, choose_grid
 from .queries import Extent, Snapshot
 from .tensors import Columns, has_repeated
 
 MOST_RANKS: Final = 1024
 """Ranks that have sent nothing have rows in runs of so many at most."""
 _ALL_STEPS: Final = StepRange()
+_Doubles = npt.NDArray[np.float64]
 _NO_STEPS: Final[Steps] = np.empty(0, dtype=np.int64)
 
 
@@ -203,10 +205,9 @@ def _answer(
 ) -> RankScalars:
     steps = grid.first + np.arange(grid.columns, dtype=np.int64) * grid.width
     steps.setflags(write=False)
-    series: dict[str, RankSeries] = {}
-    for name in dict.fromkeys(names):
-        numbers = {s.series[name]: place for place, s in enumerate(sources) if name in s.series}
-        series[name] = _series(numbers, len(sources), grid, rows)
+    series = {name: _blank(len(sources), grid) for name in names}
+    if rows is not None:
+        series |= _pooled_series(sources, list(series), grid, rows)
     return RankScalars(
         ranks=tuple(source.rank for source in sources),
         hosts=tuple(source.host for source in sources),
@@ -218,24 +219,54 @@ def _answer(
     )
 
 
-def _series(numbers: dict[int, int], ranks: int, grid: Grid, rows: Columns | None) -> RankSeries:
-    """Pool rows into (ranks, columns) arrays."""
+def _blank(ranks: int, grid: Grid) -> RankSeries:
+    """Nothing was measured."""
     size = ranks * grid.columns
-    mean, high, flags = np.full(size, np.nan), np.full(size, np.nan), np.zeros(size, np.uint8)
-    if rows is not None and numbers:
-        known = np.array(sorted(numbers), dtype=np.int64)
-        mine = np.flatnonzero(np.isin(rows["series"], known))
-        place = np.array([numbers[n] for n in known.tolist()])[np.searchsorted(known, rows["series"][mine])]
-        cell = place * grid.columns + (rows["step"][mine] - grid.first) // grid.width
-        finite = rows["finite"][mine]
-        total = np.bincount(cell, finite, size)
-        has = finite > 0
-        share = finite[has] / total[cell[has]]
-        mean = np.where(total > 0, np.bincount(cell[has], rows["mean"][mine][has] * share, size), np.nan)
-        np.fmax.at(high, cell[has], rows["high"][mine][has])
-        for bit, name in ((SAW_NAN, "nan"), (SAW_INF, "inf")):
-            flags[cell[rows[name][mine] > 0]] |= bit
-        flags[cell] |= MEASURED
+    return _frozen(np.full(size, np.nan), np.full(size, np.nan), np.zeros(size, np.uint8), ranks, grid)
+
+
+def _pooled_series(
+    sources: Sequence[RankSource], names: Sequence[str], grid: Grid, rows: Columns
+) -> dict[str, RankSeries]:
+    """Pool rows into (ranks, columns) arrays of each name; each row is looked up once for all of them."""
+    found = [
+        (source.series[name], at, place)
+        for at, name in enumerate(names)
+        for place, source in enumerate(sources)
+        if name in source.series
+    ]
+    if not found:
+        return {}
+    numbers, of_name, of_rank = np.array(found, np.int64).T
+    order = np.argsort(numbers)
+    numbers, of_name, of_rank = numbers[order], of_name[order], of_rank[order]
+    at = np.minimum(np.searchsorted(numbers, rows["series"]), len(numbers) - 1)
+    name_of_row = np.where(numbers[at] == rows["series"], of_name[at], -1)
+    cells = of_rank[at] * grid.columns + (rows["step"] - grid.first) // grid.width
+    result = {}
+    for number, name in enumerate(names):
+        mine = np.flatnonzero(name_of_row == number)
+        part = {column: rows[column][mine] for column in ("high", "mean", "finite", "nan", "inf")}
+        result[name] = _series(cells[mine], part, len(sources), grid)
+    return result
+
+
+def _series(cell: Steps, rows: Columns, ranks: int, grid: Grid) -> RankSeries:
+    """Pool the rows of one name, each of which belongs to a cell."""
+    size = ranks * grid.columns
+    high, flags, finite = np.full(size, np.nan), np.zeros(size, np.uint8), rows["finite"]
+    total = np.bincount(cell, finite, size)
+    has = finite > 0
+    share = finite[has] / total[cell[has]]
+    mean = np.where(total > 0, np.bincount(cell[has], rows["mean"][has] * share, size), np.nan)
+    np.fmax.at(high, cell[has], rows["high"][has])
+    for bit, name in ((SAW_NAN, "nan"), (SAW_INF, "inf")):
+        flags[cell[rows[name] > 0]] |= bit
+    flags[cell] |= MEASURED
+    return _frozen(mean, high, flags, ranks, grid)
+
+
+def _frozen(mean: _Doubles, high: _Doubles, flags: Flags, ranks: int, grid: Grid) -> RankSeries:
     shape = (ranks, grid.columns)
     for array in (mean, high, flags):
         array.setflags(write=False)

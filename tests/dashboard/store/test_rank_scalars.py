@@ -13,6 +13,7 @@ from store_reference import RUN, SMALL, begin, column_width, make_frame, stream_
 
 from dashboard.store.duck import DuckStore
 from dashboard.store.protocol import RankScalars, StepRange, Store
+from dashboard.store.tensors import has_repeated
 from probe.wire import RunStart, decode_record, encode
 
 MEASURED, NAN, INF = 1, 2, 4
@@ -224,3 +225,14 @@ def test_rank_scalars_look_through_what_is_not_committed_once_for_all_ranks(
         counts.append(len(looked))
         assert found.series["x"].largest[:, 0].tolist() == [1.0 + each for each in range(rank + 1)]
     assert counts[-1] == counts[0]
+
+
+@pytest.mark.parametrize("apart", [1, 10**6, 2**40])
+@pytest.mark.parametrize("numbers", [[3, 4, 5], [7, 2**62, 2**62 + 1]])
+def test_repeated_rows_are_seen_wherever_they_are(numbers: list[int], apart: int) -> None:
+    series, step = np.repeat(numbers, 50), np.tile(np.arange(50) * apart, 3)
+    assert not has_repeated({"series": series, "step": step})
+    for chosen in (0, 77, 149):
+        again = {"series": np.r_[series, series[chosen]], "step": np.r_[step, step[chosen]]}
+        assert has_repeated(again)
+    assert not has_repeated({"series": series[:0], "step": step[:0]})
