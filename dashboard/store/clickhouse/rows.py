@@ -20,6 +20,7 @@ from ..retention import RESIDUE
 from ..rows import HistogramKey
 from ..tensors import POOLED_TABLES, Columns, Progress, SeriesRows, has_repeated, objects, split_series
 from .connection import Connections
+from .numbers import among
 from .schema import GONE
 
 RAW: Final = ("timeline", "series", "step", "incarnation", "seq", "time", "value")
@@ -178,7 +179,7 @@ class ClickRows:
         Where it is known that nothing has been removed there, it is not old. With fewer names they come in no
         order.
         """
-        chosen = "" if series is None else f"AND series IN ({_listed(series)})"
+        chosen = "" if series is None else f"AND {among(series, 'series')}"
         query = _of_both("scalar", ", ".join(names), timelines, first, end, chosen)
         found = self._database.columns(query, names)
         found = self._counted(found, is_residue=False) if is_old else found
@@ -200,7 +201,7 @@ class ClickRows:
         Residue counts where a run that was resumed has written; with `is_all` what is left of others, too.
         With fewer names they come in no order.
         """
-        chosen = "" if series is None else f"AND series IN ({_listed(series)})"
+        chosen = "" if series is None else f"AND {among(series, 'series')}"
         columns = ", ".join(f"toUInt32({name})" if name in _COUNTS else name for name in names)
         query = f"""SELECT {columns} FROM scalar_pooled WHERE {among(timelines)}
             AND level = {level} AND step >= {first} AND step < {end} {chosen}"""
@@ -301,7 +302,7 @@ class ClickRows:
         """See `Rows.histogram_keys`."""
         query = f"""SELECT incarnation, seq, series, at_step FROM (
             SELECT incarnation, seq, series, max(step) AS at_step FROM histograms
-            WHERE series IN ({_listed(series)}) GROUP BY incarnation, seq, series
+            WHERE {among(series, "series")} GROUP BY incarnation, seq, series
             ORDER BY incarnation DESC, seq DESC LIMIT {KEPT} BY series) AS newest
             WHERE at_step >= {first} AND at_step < {end}
             ORDER BY incarnation DESC, seq DESC LIMIT {most}"""
@@ -311,7 +312,7 @@ class ClickRows:
         """See `Rows.histograms`."""
         wanted = ", ".join(f"({incarnation}, {seq}, {series})" for incarnation, seq, series, _ in keys)
         query = f"""SELECT incarnation, seq, series, step, data FROM histograms
-            WHERE series IN ({_listed(sorted({key[2] for key in keys}))})
+            WHERE {among(sorted({key[2] for key in keys}), "series")}
             AND (incarnation, seq, series) IN ({wanted})"""
         return {(row[0], row[1], row[2], row[3]): row[4] for row in self._database.rows(query)}
 
@@ -435,19 +436,10 @@ def text(value: bytes) -> str:
         return value.decode("utf-8", "replace")
 
 
-def among(timelines: Sequence[int]) -> str:
-    """Return the condition for rows of these timelines, of which there must be one."""
-    return f"timeline IN ({_listed(timelines)})"
-
-
 def _of_both(kind: str, columns: str, timelines: Sequence[int], first: int, end: int, chosen: str) -> str:
     """The query of raw rows, whether their block is there or they were kept when it was dropped."""
     where = f"WHERE {among(timelines)} AND step >= {first} AND step < {end} {chosen}"
     return f"SELECT {columns} FROM {kind}_raw {where} UNION ALL SELECT {columns} FROM {kind}_kept {where}"
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(str(int(number)) for number in numbers)
 
 
 def _changes(rows: Columns, names: Sequence[str]) -> npt.NDArray[np.bool_]:

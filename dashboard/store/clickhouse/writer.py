@@ -36,8 +36,9 @@ from ..tensors import (
 )
 from ..whole_norms import Join, whole_norms
 from .connection import Connections
+from .numbers import among
 from .retention import Retention, blocks_of
-from .rows import POOLED, REWRITTEN, ClickRows, among, as_pooled
+from .rows import POOLED, REWRITTEN, ClickRows, as_pooled
 from .schema import now_ns, number_of
 
 MOST_TIMELINES: Final = 64
