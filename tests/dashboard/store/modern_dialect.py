@@ -81,6 +81,9 @@ class EmbeddedConnections(Connections):
         self.run(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
         self.run(f"USE {DATABASE}")
 
+    def prepare(self, place: int) -> None:
+        """There are no replicas."""
+
     def close(self) -> None:
         self._session.close()
 
