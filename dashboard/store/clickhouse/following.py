@@ -29,10 +29,11 @@ from ..protocol import Looks
 from ..rank_events import RankEvents
 from ..tensors import Progress
 from .connection import Connections
+from .leftovers import Leftovers, remove_deleted
 from .looks import SharedLooks
 from .norms import NormJoiner
 from .rows import ClickRows, text
-from .schema import OF_RUNS, create_tables, now_ns, number_of
+from .schema import create_tables, now_ns
 from .shards import Places, Shard
 from .writer import NO_STEP
 
@@ -108,10 +109,11 @@ class Following:
         newest: dict[str, int] = {}
         for run, version in (pair for found in gone.values() for pair in found.items()):
             newest[run] = max(version, newest.get(run, 0))
-        for run, version in newest.items():
-            lacking = [shard for shard, found in gone.items() if found.get(run, 0) < version]
-            with self._commit_lock:
-                self._drop(run, gone_at=version, lacking=lacking)
+        with self._commit_lock:
+            for run, version in newest.items():
+                lacking = [shard for shard, found in gone.items() if found.get(run, 0) < version]
+                self._bury(run, gone_at=version, lacking=lacking)
+            self._remove_rows(newest)
         for shard in self._places.shards:
             self._ask_first(shard, partial(self._follow, shard))
         for shard in self._places.shards:
@@ -147,6 +149,7 @@ class Following:
             thread.join()
 
     def _follow_on(self, shard: Shard) -> None:
+        leftovers = Leftovers(shard.database)
         is_lost, tries = False, 0
         while not self._stop.wait(self._follow_wait_s()):
             try:
@@ -169,6 +172,8 @@ class Following:
                 if self._shared_looks is not None:
                     with shard.asked():
                         self._shared_looks.exchange(shard)
+                with shard.asked():
+                    leftovers.remove()
             except DashboardError as error:
                 if not is_lost and not self._stop.is_set():
                     _log.warning("%s", str(error)[0].upper() + str(error)[1:])
@@ -219,7 +224,8 @@ class Following:
             if version > self._gone.get(run, 0):
                 others = [other for other in self._places.shards if other is not shard]
                 with self._commit_lock:
-                    self._drop(run, gone_at=version, lacking=others)
+                    self._bury(run, gone_at=version, lacking=others)
+                    self._remove_rows({run: version})
         with shard.following:
             self._take_rows(shard, seen_at, since)
 
@@ -289,12 +295,14 @@ class Following:
             for shard in self._places.shards:
                 with shard.asked("cannot delete"):
                     shard.database.rows("SELECT 1")
-            self._drop(run, gone_at=now_ns(), lacking=self._places.shards)
+            gone_at = now_ns()
+            self._bury(run, gone_at=gone_at, lacking=self._places.shards)
+            self._remove_rows({run: gone_at}, is_new=True)
             if any(run in shard.owed for shard in self._places.shards):
                 raise DashboardError("the run is deleted on some servers, on the others when they answer")
 
-    def _drop(self, run: str, *, gone_at: int, lacking: Collection[Shard]) -> None:
-        """Forget a run that was deleted, and drop its rows; may be done again. Under the lock of commits.
+    def _bury(self, run: str, *, gone_at: int, lacking: Collection[Shard]) -> None:
+        """Have all servers know that a run was deleted, and forget it. Under the lock of commits.
 
         Args:
             run: Its id.
@@ -315,12 +323,15 @@ class Following:
             with shard.following:
                 pass
         self._forget(run, gone_at)
+
+    def _remove_rows(self, gone: dict[str, int], *, is_new: bool = False) -> None:
+        """Remove the rows of runs that were deleted; may be done again. Under the lock of commits."""
         for shard in self._places.shards:
             try:
                 with shard.asked("cannot delete"):
-                    _drop_partitions(shard.database, number_of("run", run))
+                    remove_deleted(shard.database, gone, is_new=is_new)
             except DashboardError:
-                shard.owed[run] = gone_at
+                shard.owed |= gone
                 if shard.away is None:
                     raise
 
@@ -342,7 +353,7 @@ class Following:
     def _delete_on(self, shard: Shard, run: str, gone_at: int) -> None:
         shard.database.run_rows("gone_runs", ("run", "version"), [(run, gone_at)])
         shard.database.secure()
-        _drop_partitions(shard.database, number_of("run", run))
+        remove_deleted(shard.database, {run: gone_at})
 
 
 def _noted_runs(database: Connections, since: int) -> dict[str, int]:
@@ -365,15 +376,6 @@ def _named_rows(database: Connections, table: str, since: int) -> list[tuple[Any
         ANY LEFT JOIN {_GONE} USING run WHERE version > gone_at ORDER BY version"""
     read = _READ[table]
     return [read(row) for row in database.rows(query)]
-
-
-def _drop_partitions(database: Connections, number: int) -> None:
-    query = """SELECT DISTINCT table, partition FROM system.parts WHERE active
-        AND database = %(database)s AND (partition = %(one)s OR partition LIKE %(many)s)"""
-    values = {"database": database.address.database, "one": str(number), "many": f"({number},%"}
-    for table, partition in database.rows(query, values):
-        if text(table) in OF_RUNS:
-            database.run(f"ALTER TABLE {text(table)} DROP PARTITION {text(partition)}")
 
 
 _GONE: Final = "(SELECT run, max(version) AS gone_at FROM gone_runs GROUP BY run) AS gone"

@@ -1,4 +1,4 @@
-"""One commit: rows, then frames, then what is pooled of them, names, progress, and the positions last.
+"""One commit: timelines, rows, frames, then what is pooled of them, names, progress, and the positions last.
 
 Each step may be repeated, by another collector, too: what a key has is decided by the rows alone. A pooled
 row's version is the number of frames known in its bucket, which are read before the rows: the row that knows
@@ -110,6 +110,8 @@ class Writer:
         """
         scalars = [block for item in pending for block in item.scalars]
         tensors = [block for item in pending for block in item.tensors]
+        # Before their rows: who drops what is left of a deleted run leaves one that has come back.
+        self._put("timelines", ("timeline", "run", "rank", "digest"), saved.timelines, now_ns())
         self._keep_rewritten(scalars, tensors)
         self._insert_scalars(scalars)
         self._insert_tensors(tensors)
@@ -265,7 +267,6 @@ class Writer:
         self._put(
             "layouts", ("run", "rank", "incarnation", "number", "timeline", "data"), saved.layouts, version
         )
-        self._put("timelines", ("timeline", "run", "rank", "digest"), saved.timelines, version)
         series = [(self._run_of(row[1]), *row) for row in saved.series]
         self._put("series", ("run", "series", "timeline", "kind", "name"), series, version)
         gaps = [
