@@ -1,4 +1,4 @@
-"""Removes what nobody sees any more: all that is left of deleted runs.
+"""Removes what nobody sees any more: all that is left of deleted runs, and old histograms.
 
 A rule that any process applies again and again: who deletes a run does it for that run at once, and each
 process looks now and then for what others have left, for they were killed, or a server has parts again that
@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from clickhouse_driver.errors import ServerException
 
+from ..histograms import KEPT
 from .connection import Connections, first_line
 from .rows import text
 from .schema import OF_RUNS, number_of
@@ -31,8 +32,12 @@ NAMED: Final[Mapping[str, str]] = {
     "streams": "written",
 }
 """Table of names -> its column that says when a row was written, by the writer's clock in ns."""
+SPARE: Final = 16
+"""Histograms beyond the newest `KEPT` that stay: a read may have chosen them just before newer ones came."""
 _MOST_RUNS: Final = 50
 """In the condition of a statement: of 1,000 ORs 18.16 takes seconds to understand them."""
+_MOST_SERIES: Final = 1000
+"""In a statement, whose text may have 256 KiB."""
 _log = logging.getLogger(__name__)
 
 
@@ -55,6 +60,7 @@ class Leftovers:
         try:
             gone = gone_runs(self._database, before_s=GRACE_S)
             remove_deleted(self._database, gone)
+            remove_histograms(self._database)
         except ServerException as error:
             _log.warning(
                 "The store at %s has not removed what is left over: %s",
@@ -143,3 +149,37 @@ def _being_changed(database: Connections) -> set[str]:
     """Return the tables in which an earlier deletion is not done yet, by whichever process."""
     query = "SELECT DISTINCT table FROM system.mutations WHERE database = %(database)s AND NOT is_done"
     return {text(row[0]) for row in database.rows(query, {"database": database.address.database})}
+
+
+def remove_histograms(database: Connections) -> None:
+    """Remove those that newer ones hide, of runs in which a series has twice as many as are shown."""
+    query = f"""SELECT DISTINCT run FROM (SELECT run, series FROM histograms GROUP BY run, series
+        HAVING uniqExact(incarnation, seq) > {2 * KEPT}) AS full_series"""
+    runs = [row[0] for row in database.rows(query)]
+    if not runs or "histograms" in _being_changed(database):
+        return
+    database.secure(("histograms",))
+    for run in runs:
+        for condition in _older_histograms(_last_kept(database, run)):
+            database.run(f"ALTER TABLE histograms DELETE WHERE run = {run} AND {condition}")
+
+
+def _last_kept(database: Connections, run: int) -> list[tuple[int, int, int]]:
+    """Return series, and start and number of the oldest histogram that stays of it."""
+    stay = KEPT + SPARE
+    query = f"""SELECT series, argMin(incarnation, (incarnation, seq)), argMin(seq, (incarnation, seq)) FROM
+        (SELECT series, incarnation, seq FROM histograms WHERE run = {run} GROUP BY series, incarnation, seq
+        ORDER BY incarnation DESC, seq DESC LIMIT {stay} BY series) AS newest
+        GROUP BY series HAVING count() = {stay}"""
+    return [(series, incarnation, seq) for series, incarnation, seq in database.rows(query)]
+
+
+def _older_histograms(last: Sequence[tuple[int, int, int]]) -> Iterator[str]:
+    for start in range(0, len(last), _MOST_SERIES):
+        chosen = last[start : start + _MOST_SERIES]
+        lists = [", ".join(map(str, column)) for column in zip(*chosen, strict=True)]
+        series, incarnation, seq = (f"CAST([{numbers}] AS Array(Int64))" for numbers in lists)
+        newest = f"transform(series, {series}, {incarnation}, toInt64(0))"
+        number = f"transform(series, {series}, {seq}, toInt64(0))"
+        older = f"incarnation < {newest} OR (incarnation = {newest} AND seq < {number})"
+        yield f"series IN ({lists[0]}) AND ({older})"

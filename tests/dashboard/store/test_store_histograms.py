@@ -5,14 +5,17 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+import time
 
 import duckdb
 import msgspec
 import numpy as np
 import pytest
+from delivery_processes import wait_until
 from store_engines import OpenStore
 from store_reference import RUN, begin, make_layout, stream_key
 
+from dashboard.store.clickhouse import leftovers
 from dashboard.store.duck import DuckStore
 from dashboard.store.histograms import KEPT, MAX_LOOKED_AT
 from dashboard.store.protocol import StepRange, Store
@@ -141,6 +144,58 @@ def test_histograms_that_are_removed_leave_no_row(tmp_path):
     with duckdb.connect(str(tmp_path / FILE_NAME), read_only=True) as database:
         rows = database.execute("SELECT step, count(*) FROM histograms GROUP BY step").fetchall()
     assert sorted(rows) == [(step, 2) for step in range(9, KEPT + 9)]
+
+
+@pytest.mark.parametrize(
+    "engine", ["clickhouse", pytest.param("replicas", marks=pytest.mark.faults)], indirect=True
+)
+def test_histograms_that_are_hidden_by_newer_ones_leave_the_server(open_store, tmp_path, monkeypatch):
+    monkeypatch.setattr("dashboard.store.clickhouse.leftovers.FIRST_S", 1e9)
+    once, store = DuckStore(tmp_path / "once"), open_store(tmp_path / "data")
+    (shard,) = store._places.shards
+
+    def rows() -> list[tuple[int, int, int]]:
+        """Start, number, and how many series have it, oldest first."""
+        query = """SELECT incarnation, seq, uniqExact(series) FROM histograms GROUP BY incarnation, seq
+            ORDER BY incarnation, seq"""
+        return shard.database.rows(query)
+
+    def both(number: int, first: int, end: int) -> None:
+        for each in (store, once):
+            key = begin(each, layout=layout(), incarnation=1000 * (number + 1))
+            each.append(key, 0, [frame(step, "gradient", "parameter") for step in range(first, end)])
+            each.commit()
+
+    for each in (store, once):  # of another rank, which has few
+        key = begin(each, layout=layout(), rank=1, incarnation=500)
+        each.append(key, 0, [frame(step, "gradient") for step in range(9)])
+    both(0, 0, KEPT), both(1, KEPT, 2 * KEPT)
+    before = rows()
+    assert len(before) == 9 + 2 * KEPT
+    leftovers.remove_histograms(shard.database)
+    time.sleep(0.5)
+    assert rows() == before, "there are not so many yet"
+    both(2, 2 * KEPT, 2 * KEPT + 3)
+    shard.database.run("SYSTEM STOP MERGES histograms")
+    for _ in range(3):  # sent again: they count once
+        shard.database.run("INSERT INTO histograms SELECT * FROM histograms WHERE incarnation >= 2000")
+    of_first = range(KEPT)[-(leftovers.SPARE - 3) :]
+    newest = [(1000, seq, 2) for seq in of_first] + [(2000, seq, 2) for seq in range(KEPT)]
+    wanted = [*((500, seq, 1) for seq in range(9)), *newest, *((3000, seq, 2) for seq in range(3))]
+    for _ in range(2):
+        leftovers.remove_histograms(shard.database)
+        shard.database.run("SYSTEM START MERGES histograms")
+        wait_until(lambda: rows() == wanted, "those beyond are gone")
+        for rank in (0, 1):
+            for steps in (StepRange(), StepRange(end=KEPT + 20), StepRange(end=KEPT)):
+                mine, truth = (each.histogram_columns(RUN, rank, "first", steps) for each in (store, once))
+                assert columns_of(mine) == columns_of(truth)
+                assert bool(truth) == (rank == 1 or steps.end != KEPT)
+    once.close()
+
+
+def columns_of(found: list[object]) -> list[object]:
+    return [(each.name, each.tensors, each.steps.tolist(), each.counts.tolist()) for each in found]
 
 
 def test_histograms_of_calls_add_up_by_module(store):
