@@ -1,4 +1,4 @@
-"""Removes what nobody sees any more: all that is left of deleted runs, and old histograms.
+"""Removes what nobody sees any more: all that is left of deleted runs, old histograms, and old looks.
 
 A rule that any process applies again and again: who deletes a run does it for that run at once, and each
 process looks now and then for what others have left, for they were killed, or a server has parts again that
@@ -17,6 +17,7 @@ from clickhouse_driver.errors import ServerException
 
 from ..histograms import KEPT
 from .connection import Connections, first_line
+from .looks import KEPT_S
 from .rows import text
 from .schema import OF_RUNS, number_of
 
@@ -34,6 +35,8 @@ NAMED: Final[Mapping[str, str]] = {
 """Table of names -> its column that says when a row was written, by the writer's clock in ns."""
 SPARE: Final = 16
 """Histograms beyond the newest `KEPT` that stay: a read may have chosen them just before newer ones came."""
+MOST_LOOKS = 1000
+"""Old rows of `looks` that are not worth a statement yet."""
 _MOST_RUNS: Final = 50
 """In the condition of a statement: of 1,000 ORs 18.16 takes seconds to understand them."""
 _MOST_SERIES: Final = 1000
@@ -61,6 +64,7 @@ class Leftovers:
             gone = gone_runs(self._database, before_s=GRACE_S)
             remove_deleted(self._database, gone)
             remove_histograms(self._database)
+            remove_looks(self._database)
         except ServerException as error:
             _log.warning(
                 "The store at %s has not removed what is left over: %s",
@@ -183,3 +187,13 @@ def _older_histograms(last: Sequence[tuple[int, int, int]]) -> Iterator[str]:
         number = f"transform(series, {series}, {seq}, toInt64(0))"
         older = f"incarnation < {newest} OR (incarnation = {newest} AND seq < {number})"
         yield f"series IN ({lists[0]}) AND ({older})"
+
+
+def remove_looks(database: Connections) -> None:
+    """Remove rows of `looks` that say nothing any more, where there are many."""
+    ((limit,),) = database.rows(f"SELECT toUInt32(now()) - {KEPT_S}")
+    old = f"at < toDateTime({limit})"
+    if database.rows(f"SELECT count() FROM looks WHERE {old}")[0][0] > MOST_LOOKS and (
+        "looks" not in _being_changed(database)
+    ):
+        database.run(f"ALTER TABLE looks DELETE WHERE {old}")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,18 @@ import numpy as np
 import page_runs
 from clickhouse_driver.util.escape import escape_params
 
-from dashboard.store.clickhouse import numbers
+from dashboard.store.clickhouse import leftovers, numbers
 from dashboard.store.clickhouse import store as clickhouse_store
 from dashboard.store.clickhouse.connection import Address, Connections
+from dashboard.store.clickhouse.schema import OF_RUNS, number_of
 from dashboard.store.duck import DuckStore
 from dashboard.store.protocol import StepNote, StepRange, Store
 from dashboard.store.tensors import Columns
 
 NUMBERS = {"Int64": "<i8", "UInt64": "<u8", "UInt32": "<u4", "Int32": "<i4", "UInt8": "u1", "Float64": "<f8"}
 DATABASE = "nanscope"
+EMPTY = ("gaps", "host_samples")
+"""Tables of names of which the run that stays has nothing."""
 
 
 class EmbeddedConnections(Connections):
@@ -80,9 +84,6 @@ class EmbeddedConnections(Connections):
     def create_database(self) -> None:
         self.run(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
         self.run(f"USE {DATABASE}")
-
-    def prepare(self, place: int) -> None:
-        """There are no replicas."""
 
     def close(self) -> None:
         self._session.close()
@@ -217,6 +218,37 @@ def compare(expected: dict[str, Any], found: dict[str, Any]) -> None:
             assert found[name] == wanted, (name, wanted, found[name])
 
 
+def check_leftovers(database: Connections) -> None:
+    """Of the deleted run only its tombstone stays, of series and looks only the newest."""
+    number = number_of("run", "gone")
+    for table in {*leftovers.NAMED, *OF_RUNS}:
+        run = number if table in OF_RUNS else "gone"
+        until_true(lambda t=table, r=run: count(database, t, f"run = {r!r}") == 0, table)
+        assert table in {*EMPTY, *OF_RUNS} or count(database, table, "run = 'demo-run'") > 0, table
+    columns = ("run", "timeline", "series", "step", "incarnation", "seq", "data")
+    rows = [(5, 6, series, seq, 1 + seq // 90, seq, b"") for series in (8, 9) for seq in range(60 * series)]
+    database.run_rows("histograms", columns, rows)
+    leftovers.remove_histograms(database)
+    until_true(lambda: count(database, "histograms", "run = 5") == 160, "old histograms")
+    assert count(database, "histograms", "run = 5 AND seq >= 60 * series - 80") == 160
+    database.run("INSERT INTO looks (run, rank, at) SELECT 'a', number, now() - 130 FROM numbers(1001)")
+    database.run_rows("looks", ("run", "rank"), [("a", 2000)])
+    leftovers.remove_looks(database)
+    until_true(lambda: count(database, "looks", "1") == 1, "old looks")
+
+
+def count(database: Connections, table: str, condition: str) -> int:
+    ((found,),) = database.rows(f"SELECT count() FROM {table} FINAL WHERE {condition}")
+    return int(found)
+
+
+def until_true(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 30.0
+    while not condition():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.05)
+
+
 def main() -> None:
     clickhouse_store.Connections = EmbeddedConnections  # type: ignore[misc]
     numbers.FEW = 1  # type: ignore[misc]  # two ranks have the form of many, too
@@ -226,6 +258,7 @@ def main() -> None:
         for store in (duck, modern):
             write(store)
         compare(reads(duck), reads(modern))
+        check_leftovers(modern._places.shards[0].database)
         ((version,),) = modern._places.shards[0].database.rows("SELECT version()")
         print("same", version.decode())
     finally:

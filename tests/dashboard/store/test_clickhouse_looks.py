@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from delivery_processes import wait_until
 
 from dashboard.ingest import watched_ranks
 from dashboard.ingest.watched_ranks import WatchedRanks
+from dashboard.store.clickhouse import leftovers
 from dashboard.store.clickhouse import looks as sharing
 from dashboard.store.clickhouse.schema import number_of
 from dashboard.store.clickhouse.store import ClickStore
@@ -88,6 +90,30 @@ def test_a_dashboard_that_begins_later_is_told_and_old_rows_are_not_read(dashboa
     late = dashboards.open()
     wait_until(lambda: late.of("a") == {7}, "it is not told")
     assert sorted(rows_of(dashboards)) == [("a", 3), ("a", 7)]
+
+
+def test_ranks_of_long_ago_leave_the_table_once_they_are_many(
+    dashboards: Dashboards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "FIRST_S", 0.0)
+    monkeypatch.setattr(leftovers, "EVERY_S", 0.2)
+    monkeypatch.setattr(leftovers, "MOST_LOOKS", 100)
+    one, other = dashboards.open(), dashboards.open()
+    one.note("a", 7)
+    wait_until(lambda: ("a", 7) in rows_of(dashboards), "it is not written")
+    homes = {name: dashboards.servers[number_of("run", name) % len(dashboards.servers)] for name in "abc"}
+    insert = f"INSERT INTO {dashboards.database}.looks (run, rank, at) VALUES"
+
+    def put(run: str, ranks: range) -> None:
+        old = int(homes[run].ask("SELECT toUInt32(now()) - 130")[0][0])
+        homes[run].ask(insert, [(run, rank, old) for rank in ranks])
+
+    put("b", range(100))
+    time.sleep(1.0)
+    assert sorted(rows_of(dashboards)) == [("a", 7), *(("b", rank) for rank in range(100))]
+    put("b", range(100, 150))
+    wait_until(lambda: rows_of(dashboards) == [("a", 7)], "they are still there")
+    assert one.of("a") == other.of("a") == {7} and other.of("b") == frozenset()
 
 
 def test_a_server_that_is_away_is_no_matter_for_runs_of_the_other(tmp_path: Path) -> None:
