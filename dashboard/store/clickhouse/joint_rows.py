@@ -6,7 +6,6 @@ is asked of all that have something of it, and shows what those have that answer
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ from ..protocol import RunMark, StepNote
 from ..pyramid import Piece, Ranges, Steps
 from ..rows import HistogramKey
 from ..tensors import Columns, Progress, SeriesRows
+from .event_counts import MOST_IDS, add_up, all_words, count_own, words_of_others
 from .rows import ClickRows
 from .shards import Places, Shard
 
@@ -127,12 +127,25 @@ class JointRows:
 
     def event_counts(self) -> list[tuple[str, str, int]]:
         """See `Rows.event_counts`."""
-        newest: dict[tuple[str, str], tuple[int, int, str]] = {}
-        for run, number, said in _joined(self._each(lambda rows: rows.last_severities())):
-            # A helper's words of an event may lie elsewhere than those of the rank.
-            newest[run, number] = max(newest.get((run, number), said), said)
-        counts = Counter((run, said[2]) for (run, _), said in newest.items())
-        return [(run, severity, count) for (run, severity), count in counts.items()]
+        if self._places.is_even:
+            told = self._those(
+                {shard: shard for shard in self._rows},
+                lambda _, shard: (shard, words_of_others(shard.database)),
+            )
+            words = _joined(part for _, part in told)
+            ids = {number for _, number, _ in words}
+            if len(ids) <= MOST_IDS:
+                # Of events that others first speak of between the two questions own words count alone.
+                found = self._those(
+                    {shard: shard for shard, _ in told}, lambda _, shard: count_own(shard.database, ids)
+                )
+                return add_up(
+                    _joined(counts for counts, _ in found), [*words, *_joined(own for _, own in found)]
+                )
+        every = self._those(
+            {shard: shard for shard in self._rows}, lambda _, shard: all_words(shard.database)
+        )
+        return add_up((), _joined(every))
 
     def severities(self, run: str, event_id: str) -> list[str]:
         """See `Rows.severities`."""

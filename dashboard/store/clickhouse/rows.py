@@ -333,25 +333,18 @@ class ClickRows:
 
     def run_of_event(self, event_id: str) -> str | None:
         """See `Rows.run_of_event`."""
-        query = f"SELECT run FROM {_of_all_runs('events', 'id')} AND id = %(id)s LIMIT 1"
+        query = f"SELECT run FROM {of_all_runs('events', 'id')} AND id = %(id)s LIMIT 1"
         found = self._database.rows(query, {"id": event_id})
         return text(found[0][0]) if found else None
 
     def event_counts(self) -> list[tuple[str, str, int]]:
         """See `Rows.event_counts`."""
-        rows = _of_all_runs("events", "id, incarnation, severity")
+        rows = of_all_runs("events", "id, incarnation, severity")
         query = f"""SELECT run, newest, count() FROM
             (SELECT run, argMax(severity, (incarnation, version)) AS newest FROM {rows}
             GROUP BY run, id) AS events_once
             GROUP BY run, newest"""
         return [(text(run), text(severity), count) for run, severity, count in self._database.rows(query)]
-
-    def last_severities(self) -> list[tuple[str, str, tuple[int, int, str]]]:
-        """Return of all that was said of events: run, id, and start, version and severity."""
-        query = f"""SELECT run, id, incarnation, version, severity FROM
-            {_of_all_runs("events", "id, incarnation, severity")}"""
-        found = self._database.rows(query)
-        return [(text(row[0]), text(row[1]), (row[2], row[3], text(row[4]))) for row in found]
 
     def severities(self, run: str, event_id: str) -> list[str]:
         """See `Rows.severities`."""
@@ -397,7 +390,7 @@ class ClickRows:
 
     def mark_rows(self) -> list[tuple[int, str, RunMark]]:
         """Return when each mark was made, its run, and the mark."""
-        query = f"SELECT version, run, note, starred FROM {_of_all_runs('marks', 'note, starred')}"
+        query = f"SELECT version, run, note, starred FROM {of_all_runs('marks', 'note, starred')}"
         return [
             (version, text(run), RunMark(note=text(note), starred=bool(starred)))
             for version, run, note, starred in self._database.rows(query)
@@ -421,8 +414,8 @@ _PRESENT: Final = "version > (SELECT max(version) FROM gone_runs WHERE run = %(r
 """Of a run's rows those that were not written before it was deleted."""
 
 
-def _of_all_runs(table: str, columns: str) -> str:
-    """The rows of all runs that were not written before their run was deleted."""
+def of_all_runs(table: str, columns: str) -> str:
+    """The rows of all runs that were not written before their run was deleted; an `AND` may follow."""
     return f"""(SELECT run, version, {columns} FROM {table} FINAL) AS found
         ANY LEFT JOIN (SELECT run, max(version) AS gone_at FROM gone_runs GROUP BY run) AS gone USING run
         WHERE version > gone_at"""

@@ -95,6 +95,8 @@ class Places:
         self.shards = tuple(shards)
         self._rank_of = rank_of
         self._known: dict[tuple[str, int], int] = {}
+        self.is_even = False
+        """Each rank lies where its number says: no server was added since the store was made."""
 
     def learn(self, run: str, rank: int, shard: Shard) -> None:
         """A server has a timeline of a rank."""

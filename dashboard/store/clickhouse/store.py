@@ -120,12 +120,13 @@ class ClickStore(Following, StoreBase):
                 if shard.away is None:
                     raise
                 failure = error
-        is_even = all(number == len(shards) for number in noted.values())
+        is_even = self._places.is_even = all(number == len(shards) for number in noted.values())
         if failure is not None and not (noted and is_even):
             raise failure
         if not is_even:
             # Another process may be noting it just now.
             is_new = len(shards) == 1 or all(number in (None, len(shards)) for number in noted.values())
+            self._places.is_even = is_new
             for shard in shards:
                 with shard.asked("cannot be used"):
                     note_servers(shard.database, len(shards) if is_new else 0)

@@ -21,7 +21,9 @@ from clickhouse_driver.util.escape import escape_params
 from dashboard.store.clickhouse import leftovers, numbers
 from dashboard.store.clickhouse import store as clickhouse_store
 from dashboard.store.clickhouse.connection import Address, Connections
-from dashboard.store.clickhouse.schema import OF_RUNS, number_of
+from dashboard.store.clickhouse.event_counts import add_up, count_own, words_of_others
+from dashboard.store.clickhouse.rows import ClickRows
+from dashboard.store.clickhouse.schema import OF_RUNS, now_ns, number_of
 from dashboard.store.duck import DuckStore
 from dashboard.store.protocol import StepNote, StepRange, Store
 from dashboard.store.tensors import Columns
@@ -237,6 +239,27 @@ def check_leftovers(database: Connections) -> None:
     until_true(lambda: count(database, "looks", "1") == 1, "old looks")
 
 
+def check_event_counts(database: Connections) -> None:
+    """As of several servers, and of one: two events of a rank, of one of which a helper speaks, too."""
+    run = page_runs.event(7).run
+    ids = [page_runs.event(step).id for step in (7, 12)]
+    rows = database.rows(f"SELECT rank, incarnation, severity FROM events FINAL WHERE id = '{ids[0]}'")
+    ((rank, incarnation, severity),) = rows
+    columns = ("run", "id", "writer", "seq", "rank", "incarnation", "step", "severity", "data", "version")
+    word = (run, ids[0], "host", 0, rank, incarnation, 7, "info", b"", now_ns())
+    assert (severity, len(ClickRows(database).event_counts())) == (b"critical", 1)
+    database.run_rows("events", columns, [word])
+    words = words_of_others(database)
+    assert [(one[1], one[2].severity) for one in words] == [(ids[0], "info")]
+    for chosen, known in ((ids[:1], 1), (ids, 2), ((), 0)):
+        counts, own = count_own(database, chosen)
+        assert (sum(number for *_, number in counts), len(own)) == (2 - known, known)
+        if chosen:
+            found = add_up(counts, [*words, *own])
+            assert sorted(found) == sorted(ClickRows(database).event_counts())
+            assert sorted(found) == [(run, "critical", 1), (run, "info", 1)]
+
+
 def count(database: Connections, table: str, condition: str) -> int:
     ((found,),) = database.rows(f"SELECT count() FROM {table} FINAL WHERE {condition}")
     return int(found)
@@ -259,6 +282,7 @@ def main() -> None:
             write(store)
         compare(reads(duck), reads(modern))
         check_leftovers(modern._places.shards[0].database)
+        check_event_counts(modern._places.shards[0].database)
         ((version,),) = modern._places.shards[0].database.rows("SELECT version()")
         print("same", version.decode())
     finally:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -205,6 +207,58 @@ def test_event_of_which_helpers_speak_elsewhere_is_one(
         assert event.message == "5" and each.run_of_event(event.id) == RUN
         (run,) = each.runs()
         assert (run.event_counts["critical"], run.event_counts["info"]) == (1, 0)
+
+
+@needs_server
+@pytest.mark.parametrize("is_even", [True, False])
+def test_events_are_counted_on_the_servers_but_those_that_others_speak_of(
+    servers: list[ClickHouseServer],
+    opened: Callable[[], ClickStore],
+    monkeypatch: pytest.MonkeyPatch,
+    is_even: bool,
+) -> None:
+    store, chance = opened(), random.Random(4)
+    writers = {(run, rank): stream_key("events", run=run, rank=rank) for run in "abc" for rank in RANKS}
+    helpers = {(run, n): replace(HOST, run=run, writer=f"host-{n}") for run in "abc" for n in range(3)}
+    for run, rank in writers:
+        feed(store, rank, range(2), run=run)
+    severities: dict[tuple[str, int], str] = {}
+    sent: Counter[StreamKey] = Counter(dict.fromkeys(writers.values(), 2))
+    others = set()
+    for _ in range(6):
+        for key in (*writers.values(), *helpers.values()):
+            rank = int(key.writer[0]) if key in writers.values() else chance.choice(RANKS)
+            mine = [100 * rank + number for number in chance.sample(range(60), 8)]
+            for number in mine if key in writers.values() else mine[:1]:
+                severity = severities[key.run, number] = chance.choice(["critical", "warning", "info"])
+                event = make_event(number + 1000 * ord(key.run), run=key.run, rank=rank, severity=severity)
+                sent[key] = store.append(key, sent[key], [encode(event)])
+                others |= {(key.run, number)} if key in helpers.values() else set()
+            store.commit()
+    store.remove_run("c")
+    wanted = Counter((run, severity) for (run, _), severity in severities.items() if run != "c")
+    asked, rows = threading.current_thread(), list[int]()
+
+    def counted(work: Callable[..., Any]) -> Callable[..., Any]:
+        def once(*arguments: Any) -> Any:
+            found = work(*arguments)
+            rows.extend([len(found)] if threading.current_thread() is asked else [])
+            return found
+
+        return once
+
+    fresh = opened()
+    assert fresh._places.is_even
+    fresh._places.is_even = is_even
+    for shard in fresh._places.shards:
+        monkeypatch.setattr(shard.database, "rows", counted(shard.database.rows))
+    for each in (store, fresh):
+        rows.clear()
+        found = Counter(
+            {(run.run, name): count for run in each.runs() for name, count in run.event_counts.items()}
+        )
+        assert found == wanted and wanted.total() > 300
+    assert (sum(rows) < wanted.total() / 2) == is_even
 
 
 @needs_server
