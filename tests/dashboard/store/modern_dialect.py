@@ -227,6 +227,14 @@ def check_leftovers(database: Connections) -> None:
         run = number if table in OF_RUNS else "gone"
         until_true(lambda t=table, r=run: count(database, t, f"run = {r!r}") == 0, table)
         assert table in {*EMPTY, *OF_RUNS} or count(database, table, "run = 'demo-run'") > 0, table
+    gone = leftovers.gone_runs(database)
+    assert gone.keys() == {"gone"} and leftovers.gone_runs(database, before_s=1000) == {}
+    late = [(run, 1, 2, "scalar", "x", gone["gone"] + 1 - at) for run, at in (("gone", 1), ("gone", 0))]
+    database.run_rows("series", ("run", "timeline", "series", "kind", "name", "version"), late)
+    database.run_rows("frames", ("run", "timeline", "step", "incarnation", "seq"), [(number, 1, 2, 3, 4)])
+    leftovers.remove_deleted(database, gone | {"another": 1})
+    until_true(lambda: count(database, "series", f"version <= {gone['gone']} AND run = 'gone'") == 0, "late")
+    assert (count(database, "series", "run = 'gone'"), count(database, "frames", f"run = {number}")) == (1, 0)
     columns = ("run", "timeline", "series", "step", "incarnation", "seq", "data")
     rows = [(5, 6, series, seq, 1 + seq // 90, seq, b"") for series in (8, 9) for seq in range(60 * series)]
     database.run_rows("histograms", columns, rows)

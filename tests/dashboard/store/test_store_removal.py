@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import test_store_histograms as histograms
+from clickhouse_server import ClickHouseServer, what_is_missing
 from store_engines import TWO_SERVERS_TOO, OpenStore
 from store_reference import RUN, begin, make_event, make_frame, stream_key
 
@@ -271,6 +272,30 @@ def cut_off_after(left: list[int], work: Callable[..., None]) -> Callable[..., N
         work(*arguments)
 
     return once
+
+
+@pytest.mark.skipif(what_is_missing() is not None, reason=str(what_is_missing()))
+def test_server_that_is_killed_after_a_removal_has_nothing_of_the_run_later(tmp_path, quick):
+    server = ClickHouseServer(tmp_path / "server")
+    server.start()
+    opener = OpenStore(server)
+    try:
+        store = opener(tmp_path)
+        store._end_following()
+        fill_everything(store, "a"), fill_everything(store, "b")
+        for table in ("frames", "scalar_raw", "series", "streams"):
+            store._places.shards[0].database.run(f"OPTIMIZE TABLE {table} FINAL")
+        before = rows_of(store, "b")
+        store.remove_run("a")
+        for _ in range(2):
+            server.kill()
+            server.start()
+            fresh = opener(tmp_path)
+            soon(lambda fresh=fresh: rows_of(fresh, "a") == {}, "nothing is left of it")
+            assert rows_of(fresh, "b") == before and loss_of(fresh, "b") == list(range(60))
+        opener.close()
+    finally:
+        server.stop()
 
 
 @SERVERS
