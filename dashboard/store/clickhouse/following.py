@@ -215,10 +215,14 @@ class Following:
 
     def _follow(self, shard: Shard) -> None:
         """Take in what any process has written to a server since the last time."""
-        for run, version in list(shard.owed.items()):
+        if owed := dict(shard.owed):
             with contextlib.suppress(ServerException):  # it is tried again, and nothing waits for it
-                self._delete_on(shard, run, version)
-                shard.owed.pop(run, None)
+                shard.database.run_rows("gone_runs", ("run", "version"), list(owed.items()))
+                shard.database.secure()
+                remove_deleted(shard.database, owed)
+                for run, version in owed.items():
+                    if shard.owed.get(run) == version:
+                        shard.owed.pop(run, None)
         seen_at, since = shard.seen_at, shard.seen_at - _APART_S
         for run, version in self._newly_gone(shard, since):
             if version > self._gone.get(run, 0):
@@ -349,11 +353,6 @@ class Following:
             self._items.forget(run)
             self._drop_notes(run)
             self._note_change(run)
-
-    def _delete_on(self, shard: Shard, run: str, gone_at: int) -> None:
-        shard.database.run_rows("gone_runs", ("run", "version"), [(run, gone_at)])
-        shard.database.secure()
-        remove_deleted(shard.database, {run: gone_at})
 
 
 def _noted_runs(database: Connections, since: int) -> dict[str, int]:

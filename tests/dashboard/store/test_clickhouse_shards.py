@@ -282,6 +282,7 @@ def test_deleted_run_leaves_every_server_though_the_deletion_was_cut_off(
     assert count(servers[0], "gone_runs", "max(version)") == version
     fresh.remove_run("b")
     assert [count(server, "scalar_raw") for server in servers] == [0, 0] and fresh.runs() == []
+    soon(lambda: [count(server, "series") + count(server, "streams") for server in servers] == [0, 0])
     key = replace(stream_key(rank=3, run="b"), writer="3-2000")
     assert fresh.position(key).next_seq == 0
 
