@@ -4,6 +4,7 @@
 # make trackers   exports to TensorBoard, Weights & Biases and MLflow, with the real packages and MLflow's server
 # make ray   the recipe for Ray Train on a local cluster, with the real package (two to four minutes)
 # make replicas   the store on replicated tables of ClickHouse, with a real ZooKeeper (Java; ten minutes)
+# make dialect   the store's statements on today's ClickHouse, embedded in chdb (a gigabyte to install)
 # make capabilities   the tests that show the rows of docs/capabilities.md, and how many rows hold
 # make faults   the tests that take too long for make test: faults and odd input by the thousand
 # make soak   faults at random for half an hour, and what memory and descriptors do; SOAK_MINUTES=
@@ -30,7 +31,7 @@ KEEPER_PACKAGES := libzookeeper-java default-jre-headless
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((n < 3 ? n + 1 : 4)))
 KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h hot.h hot_state.h hot_finish.h hot_forward.h hot_backward.h hot_gradients.h hot_ring.h hot_phases.h hot_updates.h hot_late.h calls.h call_columns.h compile.py)
 
-.PHONY: demo test fresh lint js trackers ray replicas promtool capabilities faults soak detection packages browser clickhouse compiler node clean
+.PHONY: demo test fresh lint js trackers ray replicas dialect promtool capabilities faults soak detection packages browser clickhouse compiler node clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -102,6 +103,14 @@ replicas: $(VENV)/.dev clickhouse
 	else echo "ZooKeeper is missing: sudo apt-get install --no-install-recommends $(KEEPER_PACKAGES)"; exit 1; fi
 	$(BIN)/python -m pytest -m faults -n0 tests/dashboard/store/test_clickhouse_replicas.py
 	$(BIN)/python -m pytest -n0 --store-engine replicas $(addprefix tests/dashboard/store/test_store_,delivery.py removal.py notes.py pooled.py runs.py)
+
+# A gigabyte, which lies apart and is no part of `make test`.
+$(VENV)/todays_clickhouse/chdb: $(VENV)/.dev
+	$(PIP) $(INSTALL) --no-deps --target $(VENV)/todays_clickhouse chdb chdb-core
+	touch $@
+
+dialect: $(VENV)/todays_clickhouse/chdb
+	PYTHONPATH=$(VENV)/todays_clickhouse $(BIN)/python -m pytest -n0 tests/dashboard/store/test_clickhouse_dialect.py
 
 capabilities: $(TRACKERS)/.done browser
 	$(TRACKERS)/bin/python -m pytest --capabilities -n $(WORKERS) --dist loadfile

@@ -74,7 +74,7 @@ class ControlsView:
 def register_controls(app: Dash, store: Store, desk: ControlDesk) -> None:
     """Register the callbacks: one that shows the state, and one for the switches and for each button.
 
-    Dash drops the answer to a callback that is called again meanwhile. A click changes the level, and then the
+    Dash drops the answer to a callback that is called again meanwhile. A click changes the level, then the
     state is asked for anew: what was answered to the click must be shown all the same.
     """
 

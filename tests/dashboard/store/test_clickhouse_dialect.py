@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("chdb") is None, reason="chdb is not installed (1 GB): pip install chdb"
+    importlib.util.find_spec("chdb") is None, reason="chdb is not installed (1 GB): make dialect"
 )
 def test_store_reads_the_same_on_todays_engine() -> None:
     paths = [HERE.parents[2], HERE.parents[1], HERE.parent, HERE]
