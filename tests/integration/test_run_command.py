@@ -465,10 +465,10 @@ def test_training_of_no_module_is_told_at_the_end(tmp_path: Path, options: list[
     assert len(said) == (0 if options else 1)
 
 
-_RARE = [pytest.param(way, marks=pytest.mark.faults) for way in ("module", "late path")]
+_RARE = [pytest.param(way, marks=pytest.mark.faults) for way in ("before torch", "module", "late path")]
 
 
-@pytest.mark.parametrize("way", ["beside", "before torch", "no import", *_RARE])
+@pytest.mark.parametrize("way", ["beside", "no import", *_RARE])
 def test_training_beside_a_checkouts_probe_is_one_run(way: str, tmp_path: Path, spool: Path) -> None:
     """The script's own `import probe` leads to another copy of nanscope's than the command's."""
     work, elsewhere = tmp_path / "work", tmp_path / "elsewhere"

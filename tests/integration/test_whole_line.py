@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
-FAULT_STEP = 80
+FAULT_STEP = 40
 PLANTED = "return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight"
 NEWEST_STEP = "Math.max(...nanscope.painted('loss').lines.map(line => line.x.at(-1) ?? -1))"
 CRITICAL = "#timeline-markers [data-severity=critical]"
@@ -51,7 +51,7 @@ def until(page: Page, script: str, arg: object = None) -> None:
 
 
 def start_training(forked: ForkedScripts, environment: dict[str, str]) -> ForkedScript:
-    arguments = ["--fault", "nan", "--fault-step", str(FAULT_STEP), "--steps", str(FAULT_STEP + 40)]
+    arguments = ["--fault", "nan", "--fault-step", str(FAULT_STEP), "--steps", str(FAULT_STEP + 25)]
     return forked.start([str(ROOT / "demo_train.py"), *arguments], ROOT, environment)
 
 

@@ -24,5 +24,5 @@ while not ended.is_set():
     optimizer.zero_grad()
     outputs.square().mean().backward()
     optimizer.step()
-    ended.wait(0.005)
+    ended.wait(0.05)
 run.close()
