@@ -7,6 +7,7 @@ from forked_scripts import ForkedScripts
 from page_fixtures import (
     browser,
     engine,
+    own_run,
     page,
     playwright,
     profile,
@@ -19,6 +20,7 @@ from page_fixtures import (
 __all__ = [
     "browser",
     "engine",
+    "own_run",
     "page",
     "playwright",
     "profile",
