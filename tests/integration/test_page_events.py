@@ -6,25 +6,54 @@ import json
 import re
 import time
 import urllib.parse
+from collections.abc import Iterator
 
 import msgspec
 import pytest
-from page_fixtures import BOTH_ENGINES, Served, page_runs, until
+from page_fixtures import BOTH_ENGINES, Served, page_runs, until, visit
 from playwright.sync_api import Page, Response, expect
+
+from probe.wire import Event
 
 pytestmark = pytest.mark.browser
 
-NAN = page_runs.event(20)
-SPIKE = page_runs.event(30, kind="loss_spike", severity="warning", message="Loss spike at step 30")
+
+def nan_of(run: str) -> Event:
+    return page_runs.event(20, run=run)
+
+
+def spike_of(run: str) -> Event:
+    message = "Loss spike at step 30"
+    return page_runs.event(30, run=run, kind="loss_spike", severity="warning", message=message)
+
+
+NAN, SPIKE = nan_of("demo-run"), spike_of("demo-run")
+
+
+def fill_with_events(served: Served, run: str) -> None:
+    served.fill(run=run, steps=range(40), bad={20: "nan"})
+    served.add_event(nan_of(run))
+    served.add_event(spike_of(run))
+
+
+def wait_for_events(page: Page) -> None:
+    expect(page.locator("#timeline-markers .ns-marker")).to_have_count(2)
+    until(page, "nanscope.rowsInOrder()?.some(row => row.message.includes('Loss spike'))")
 
 
 def open_with_events(page: Page, served: Served, query: str = "") -> None:
-    served.fill(steps=range(40), bad={20: "nan"})
-    served.add_event(NAN)
-    served.add_event(SPIKE)
+    fill_with_events(served, "demo-run")
     page.goto(served.server.address + query)
-    expect(page.locator("#timeline-markers .ns-marker")).to_have_count(2)
-    until(page, "nanscope.rowsInOrder()?.some(row => row.message.includes('Loss spike'))")
+    wait_for_events(page)
+
+
+def visit_with_events(page: Page, served: Served, run: str, *, is_open: bool = False) -> None:
+    """Have an open page show a run with two events, and the panel of the first one where that is wished."""
+    fill_with_events(served, run)
+    visit(page, f"run={run}" + (f"&event={nan_of(run).id}" if is_open else ""))
+    wait_for_events(page)
+    if is_open:
+        until(page, "id => nanscope.panelShown()?.dataset.event === id", nan_of(run).id)
 
 
 def open_table(page: Page, *texts: str) -> None:
@@ -177,30 +206,6 @@ def test_events_unknown_run_in_address_says_so(page: Page, served: Served) -> No
     expect(page.locator("#notice")).to_be_hidden()
 
 
-def test_events_open_panel_is_brought_up_to_date_where_it_stands(page: Page, served: Served) -> None:
-    """What was unfolded and scrolled to stays, as others arrive; the next is read from its top."""
-    open_with_events(page, served, query=f"&run=demo-run&event={NAN.id}")
-    spread = msgspec.structs.replace(NAN, propagated_to=[f"blocks.{number}" for number in range(40)])
-    served.add_event(spread)
-    content = page.locator("#event-content")
-    expect(content).to_contain_text("Spread to 40")
-    page.locator("#event-content .event-affected > summary").click()
-    page.evaluate("document.getElementById('event-content').scrollTop = 150")
-    page.evaluate("document.querySelector('#event-content article').mark = 'the same'")
-    served.add_event(page_runs.event(35, kind="loss_plateau", severity="info", message="Another one"))
-    until(page, "nanscope.rowsInOrder().some(row => row.message === 'Another one')")
-    page.wait_for_timeout(300)
-    assert page.evaluate("document.querySelector('#event-content article').mark") == "the same"
-    served.add_event(msgspec.structs.replace(spread, count=16, last_step=35, ended=True))
-    expect(content).to_contain_text("16 times, last at step 35, ended")
-    assert page.evaluate("document.querySelector('#event-content .event-affected').open")
-    assert page.evaluate("document.activeElement.parentElement.className") == "event-affected"
-    assert page.evaluate("document.getElementById('event-content').scrollTop") == 150
-    page.keyboard.press("n")
-    expect(content).to_contain_text("Loss spike at step 30")
-    until(page, "document.getElementById('event-content').scrollTop === 0")
-
-
 def test_events_copy_button_copies_with_and_without_a_clipboard(page: Page, served: Served) -> None:
     """Over plain http from another machine a page has no clipboard to write to."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -266,96 +271,6 @@ def test_events_many_come_in_parts_and_a_change_alone(page: Page, served: Served
     expect(page.locator("#event-content")).to_contain_text("Number 3.")
 
 
-def test_events_of_one_step_stand_severest_first_whenever_they_came(page: Page, served: Served) -> None:
-    open_with_events(page, served)
-    served.add_event(page_runs.event(30, kind="gradient_spike", message="Worse at step 30"))
-    open_table(page, "Worse")
-    rows = page.locator("#event-table .ns-event-row")
-    expect(rows).to_have_count(3)
-    expect(rows.nth(1)).to_contain_text("Worse at step 30")
-    expect(rows.nth(2)).to_contain_text("Loss spike at step 30")
-
-
-def test_event_of_the_probes_own_doing_stands_last_in_either_order(page: Page, served: Served) -> None:
-    open_with_events(page, served)
-    served.add_event(page_runs.event(40, kind="throttled", severity="info", message="Measured less often"))
-    open_table(page)
-    rows = page.locator("#event-table .ns-event-row")
-    expect(rows).to_have_count(3)
-    expect(rows.nth(2)).to_contain_text("Measured less often")
-    page.locator("#event-table").get_by_role("button", name="Step").click()
-    expect(rows.nth(0)).to_contain_text("Loss spike")
-    expect(rows.nth(2)).to_contain_text("Measured less often")
-
-
-def test_events_redrawn_panel_keeps_the_focus_only_while_it_is_there(page: Page, served: Served) -> None:
-    """A second click on what has the focus is told by no event of its own."""
-    open_with_events(page, served, query=f"&run=demo-run&event={NAN.id}")
-    spread = msgspec.structs.replace(NAN, propagated_to=[f"blocks.{number}" for number in range(9)])
-    served.add_event(spread)
-    summary = page.locator("#event-content .event-affected > summary")
-    summary.click()
-    summary.click()
-    served.add_event(msgspec.structs.replace(spread, count=2, last_step=21))
-    expect(page.locator("#event-content")).to_contain_text("2 times, last at step 21")
-    assert page.evaluate("document.activeElement.parentElement.className") == "event-affected"
-    page.locator(".ns-header .ns-brand").click()
-    served.add_event(msgspec.structs.replace(spread, count=3, last_step=22))
-    expect(page.locator("#event-content")).to_contain_text("3 times, last at step 22")
-    assert page.evaluate("document.activeElement.tagName") == "BODY"
-
-
-def test_events_fold_of_the_head_stays_open_when_the_headline_changes(page: Page, served: Served) -> None:
-    long = "\n".join(["In 1 layer at step 20", *(f"Sentence {number}." for number in range(20))])
-    event = msgspec.structs.replace(NAN, message=long)
-    open_with_events(page, served, query=f"&run=demo-run&event={NAN.id}")
-    served.add_event(event)
-    page.locator("#event-content .event-more > summary").click()
-    served.add_event(msgspec.structs.replace(event, message=long.replace("1 layer", "2 layers")))
-    expect(page.locator("#event-headline")).to_have_text("In 2 layers at step 20")
-    assert page.evaluate("document.querySelector('#event-content .event-more').open")
-
-
-@pytest.mark.parametrize("width", [1440, 1024])
-def test_page_values_are_whole_beside_the_event_panel(page: Page, served: Served, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 900})
-    open_with_events(page, served, query=f"&run=demo-run&event={NAN.id}")
-    expect(page.locator("#gutter-loss .ns-tile-value")).not_to_be_empty()
-    cut = "[...document.querySelectorAll('.ns-tile-line')].filter(e => e.scrollWidth > e.clientWidth).length"
-    assert page.evaluate(cut) == 0
-    page.locator("#tab-system").click()
-    expect(page.locator("#tile-probe")).to_contain_text("1.1")
-    assert page.evaluate(cut) == 0
-
-
-def test_page_stays_with_the_newest_choice_when_dash_tells_of_an_older_one_late(
-    page: Page, served: Served
-) -> None:
-    """Dash calls back with what a script gave a select, too; on a busy machine after the next choice."""
-    open_with_events(page, served, query="&run=demo-run")
-    page.evaluate("nanscope.change({ rank: 1 }), nanscope.change({ rank: 0 })")
-    page.evaluate("dash_clientside.nanscope.chooseRank('1')")
-    page.evaluate("nanscope.openRow('encoder'), nanscope.closeRow()")
-    page.evaluate("dash_clientside.nanscope.chooseRow('encoder')")
-    assert page.evaluate("[nanscope.view.rank, nanscope.view.row]") == [0, None]
-
-
-def test_event_that_was_open_before_stays_closed_when_the_table_tells_of_its_row_late(
-    page: Page, served: Served
-) -> None:
-    """The table calls back with the row of the open event, which a script has selected, too."""
-    open_with_events(page, served)
-    for _ in range(5):
-        page.evaluate("nanscope.moveEvent(1), setTimeout(() => nanscope.moveEvent(1), 30)")
-        until(page, f"nanscope.view.event === '{SPIKE.id}'")
-        page.wait_for_timeout(400)
-        assert shown_event(page) == SPIKE.id
-        page.evaluate("nanscope.closeEvent()")
-    open_table(page)
-    page.locator("#event-table .ns-event-row", has_text="NaN first").click()
-    expect(page.locator("#event-content")).to_contain_text("NaN first at step 20")
-
-
 def test_events_of_another_run_or_server_replace_the_rows(page: Page, served: Served) -> None:
     """Rows are kept in the page; those of the run before, or of numbers that no longer count, are not."""
     served.fill(run="quiet-run", steps=range(10), start_time=1_600_000_000.0)
@@ -373,52 +288,206 @@ def test_events_of_another_run_or_server_replace_the_rows(page: Page, served: Se
     expect(rows).to_have_count(3)
 
 
-FOLLOWED = [
-    page_runs.event(20, kind="nonfinite_gradient", subject="embed", message="NaN in 9 gradients"),
-    page_runs.event(21, kind="nonfinite_parameter", subject="embed.weight", message="NaN in 9 parameters"),
-]
+def followed_in(run: str) -> list[Event]:
+    """What follows from its NaN."""
+    gradients = {"kind": "nonfinite_gradient", "subject": "embed", "message": "NaN in 9 gradients"}
+    parameters = {"kind": "nonfinite_parameter", "subject": "embed.weight", "message": "NaN in 9 parameters"}
+    return [page_runs.event(20, run=run, **gradients), page_runs.event(21, run=run, **parameters)]
 
 
-def test_events_of_one_fault_are_one_row_until_it_is_opened(page: Page, served: Served) -> None:
-    open_with_events(page, served)
-    served.add_events(FOLLOWED)
-    open_table(page)
-    rows = page.locator("#event-table .ns-event-row")
-    expect(rows.nth(0)).to_contain_text("2 more")
-    expect(rows).to_have_count(2)
-    rows.nth(0).locator("button").click()
-    expect(rows).to_have_count(4)
-    expect(rows.nth(1)).to_contain_text("NaN in 9 gradients")
-    expect(page.locator("#event-aside")).to_be_hidden()
-    rows.nth(0).focus()
-    page.keyboard.press("ArrowLeft")
-    expect(rows).to_have_count(2)
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("Enter")
-    expect(page.locator("#event-content")).to_contain_text("NaN in 9 parameters")
+class TestPageOfManyRuns:
+    """One page, on which each test visits a run of its own with two events."""
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def served(cls, shared_served: Served) -> Served:
+        shared_served.fill(steps=range(5))
+        return shared_served
 
-def test_events_search_and_chips_leave_out_what_nobody_wants(page: Page, served: Served) -> None:
-    open_with_events(page, served)
-    served.add_events(FOLLOWED)
-    open_table(page)
-    rows = page.locator("#event-table .ns-event-row")
-    page.get_by_label("Search events").fill("gradients 20")
-    expect(rows).to_have_count(1)
-    expect(page.locator("#events-count")).to_have_text("1 of 4 events")
-    page.get_by_label("Search events").fill("nothing like it")
-    expect(page.locator("#event-table")).to_contain_text("No event fits")
-    page.get_by_label("Search events").fill("")
-    page.locator("#events-kinds button", has_text="loss spike").click()
-    expect(rows).to_have_count(1)
-    assert "mute=loss+spike" in page.url
-    page.reload()
-    expect(page.locator("#events-count")).to_have_text("3 of 4 events")
-    page.locator("#events-severities button", has_text="critical").click()
-    expect(page.locator("#event-table")).to_contain_text("No event fits")
-    page.locator("#events-severities button", has_text="critical").click()
-    page.locator("#events-kinds button", has_text="loss spike").click()
-    expect(rows).to_have_count(2)
-    until(page, "!location.search.includes('mute')")
+    @pytest.fixture(scope="class")
+    @classmethod
+    def page(cls, shared_page: Page, served: Served) -> Page:
+        shared_page.goto(served.server.address + "&run=demo-run")
+        until(shared_page, "window.nanscope?.range != null")
+        return shared_page
+
+    @pytest.fixture(autouse=True)
+    def at_desk(self, page: Page) -> Iterator[None]:
+        yield
+        page.set_viewport_size({"width": 1440, "height": 900})
+
+    def test_events_open_panel_is_brought_up_to_date_where_it_stands(
+        self, page: Page, served: Served, own_run: str
+    ) -> None:
+        """What was unfolded and scrolled to stays, as others arrive; the next is read from its top."""
+        visit_with_events(page, served, own_run, is_open=True)
+        spread = msgspec.structs.replace(
+            nan_of(own_run), propagated_to=[f"blocks.{number}" for number in range(40)]
+        )
+        served.add_event(spread)
+        content = page.locator("#event-content")
+        expect(content).to_contain_text("Spread to 40")
+        page.locator("#event-content .event-affected > summary").click()
+        page.evaluate("document.getElementById('event-content').scrollTop = 150")
+        page.evaluate("document.querySelector('#event-content article').mark = 'the same'")
+        served.add_event(
+            page_runs.event(35, run=own_run, kind="loss_plateau", severity="info", message="Another one")
+        )
+        until(page, "nanscope.rowsInOrder().some(row => row.message === 'Another one')")
+        page.wait_for_timeout(300)
+        assert page.evaluate("document.querySelector('#event-content article').mark") == "the same"
+        served.add_event(msgspec.structs.replace(spread, count=16, last_step=35, ended=True))
+        expect(content).to_contain_text("16 times, last at step 35, ended")
+        assert page.evaluate("document.querySelector('#event-content .event-affected').open")
+        assert page.evaluate("document.activeElement.parentElement.className") == "event-affected"
+        assert page.evaluate("document.getElementById('event-content').scrollTop") == 150
+        page.keyboard.press("n")
+        expect(content).to_contain_text("Loss spike at step 30")
+        until(page, "document.getElementById('event-content').scrollTop === 0")
+
+    def test_events_of_one_step_stand_severest_first_whenever_they_came(
+        self, page: Page, served: Served, own_run: str
+    ) -> None:
+        visit_with_events(page, served, own_run)
+        served.add_event(page_runs.event(30, run=own_run, kind="gradient_spike", message="Worse at step 30"))
+        open_table(page, "Worse")
+        rows = page.locator("#event-table .ns-event-row")
+        expect(rows).to_have_count(3)
+        expect(rows.nth(1)).to_contain_text("Worse at step 30")
+        expect(rows.nth(2)).to_contain_text("Loss spike at step 30")
+
+    def test_event_of_the_probes_own_doing_stands_last_in_either_order(
+        self, page: Page, served: Served, own_run: str
+    ) -> None:
+        visit_with_events(page, served, own_run)
+        served.add_event(
+            page_runs.event(40, run=own_run, kind="throttled", severity="info", message="Measured less often")
+        )
+        open_table(page)
+        rows = page.locator("#event-table .ns-event-row")
+        expect(rows).to_have_count(3)
+        expect(rows.nth(2)).to_contain_text("Measured less often")
+        page.locator("#event-table").get_by_role("button", name="Step").click()
+        expect(rows.nth(0)).to_contain_text("Loss spike")
+        expect(rows.nth(2)).to_contain_text("Measured less often")
+
+    def test_events_redrawn_panel_keeps_the_focus_only_while_it_is_there(
+        self, page: Page, served: Served, own_run: str
+    ) -> None:
+        """A second click on what has the focus is told by no event of its own."""
+        visit_with_events(page, served, own_run, is_open=True)
+        spread = msgspec.structs.replace(
+            nan_of(own_run), propagated_to=[f"blocks.{number}" for number in range(9)]
+        )
+        served.add_event(spread)
+        summary = page.locator("#event-content .event-affected > summary")
+        summary.click()
+        summary.click()
+        served.add_event(msgspec.structs.replace(spread, count=2, last_step=21))
+        expect(page.locator("#event-content")).to_contain_text("2 times, last at step 21")
+        assert page.evaluate("document.activeElement.parentElement.className") == "event-affected"
+        page.locator(".ns-header .ns-brand").click()
+        served.add_event(msgspec.structs.replace(spread, count=3, last_step=22))
+        expect(page.locator("#event-content")).to_contain_text("3 times, last at step 22")
+        assert page.evaluate("document.activeElement.tagName") == "BODY"
+
+    def test_events_fold_of_the_head_stays_open_when_the_headline_changes(
+        self, page: Page, served: Served, own_run: str
+    ) -> None:
+        long = "\n".join(["In 1 layer at step 20", *(f"Sentence {number}." for number in range(20))])
+        event = msgspec.structs.replace(nan_of(own_run), message=long)
+        visit_with_events(page, served, own_run, is_open=True)
+        served.add_event(event)
+        page.locator("#event-content .event-more > summary").click()
+        served.add_event(msgspec.structs.replace(event, message=long.replace("1 layer", "2 layers")))
+        expect(page.locator("#event-headline")).to_have_text("In 2 layers at step 20")
+        assert page.evaluate("document.querySelector('#event-content .event-more').open")
+
+    @pytest.mark.parametrize("width", [1440, 1024])
+    def test_page_values_are_whole_beside_the_event_panel(
+        self, page: Page, served: Served, own_run: str, width: int
+    ) -> None:
+        page.set_viewport_size({"width": width, "height": 900})
+        visit_with_events(page, served, own_run, is_open=True)
+        expect(page.locator("#gutter-loss .ns-tile-value")).not_to_be_empty()
+        cut = (
+            "[...document.querySelectorAll('.ns-tile-line')]"
+            ".filter(e => e.scrollWidth > e.clientWidth).length"
+        )
+        assert page.evaluate(cut) == 0
+        page.locator("#tab-system").click()
+        expect(page.locator("#tile-probe")).to_contain_text("1.1")
+        assert page.evaluate(cut) == 0
+
+    def test_page_stays_with_the_newest_choice_when_dash_tells_of_an_older_one_late(
+        self, page: Page, served: Served, own_run: str
+    ) -> None:
+        """Dash calls back with what a script gave a select, too; on a busy machine after the next choice."""
+        visit_with_events(page, served, own_run)
+        page.evaluate("nanscope.change({ rank: 1 }), nanscope.change({ rank: 0 })")
+        page.evaluate("dash_clientside.nanscope.chooseRank('1')")
+        page.evaluate("nanscope.openRow('encoder'), nanscope.closeRow()")
+        page.evaluate("dash_clientside.nanscope.chooseRow('encoder')")
+        assert page.evaluate("[nanscope.view.rank, nanscope.view.row]") == [0, None]
+
+    def test_event_that_was_open_before_stays_closed_when_the_table_tells_of_its_row_late(
+        self, page: Page, served: Served, own_run: str
+    ) -> None:
+        """The table calls back with the row of the open event, which a script has selected, too."""
+        visit_with_events(page, served, own_run)
+        for _ in range(5):
+            page.evaluate("nanscope.moveEvent(1), setTimeout(() => nanscope.moveEvent(1), 30)")
+            until(page, f"nanscope.view.event === '{spike_of(own_run).id}'")
+            page.wait_for_timeout(400)
+            assert shown_event(page) == spike_of(own_run).id
+            page.evaluate("nanscope.closeEvent()")
+        open_table(page)
+        page.locator("#event-table .ns-event-row", has_text="NaN first").click()
+        expect(page.locator("#event-content")).to_contain_text("NaN first at step 20")
+
+    def test_events_of_one_fault_are_one_row_until_it_is_opened(
+        self, page: Page, served: Served, own_run: str
+    ) -> None:
+        visit_with_events(page, served, own_run)
+        served.add_events(followed_in(own_run))
+        open_table(page)
+        rows = page.locator("#event-table .ns-event-row")
+        expect(rows.nth(0)).to_contain_text("2 more")
+        expect(rows).to_have_count(2)
+        rows.nth(0).locator("button").click()
+        expect(rows).to_have_count(4)
+        expect(rows.nth(1)).to_contain_text("NaN in 9 gradients")
+        expect(page.locator("#event-aside")).to_be_hidden()
+        rows.nth(0).focus()
+        page.keyboard.press("ArrowLeft")
+        expect(rows).to_have_count(2)
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        expect(page.locator("#event-content")).to_contain_text("NaN in 9 parameters")
+
+    def test_events_search_and_chips_leave_out_what_nobody_wants(
+        self, page: Page, served: Served, own_run: str
+    ) -> None:
+        visit_with_events(page, served, own_run)
+        served.add_events(followed_in(own_run))
+        open_table(page)
+        rows = page.locator("#event-table .ns-event-row")
+        page.get_by_label("Search events").fill("gradients 20")
+        expect(rows).to_have_count(1)
+        expect(page.locator("#events-count")).to_have_text("1 of 4 events")
+        page.get_by_label("Search events").fill("nothing like it")
+        expect(page.locator("#event-table")).to_contain_text("No event fits")
+        page.get_by_label("Search events").fill("")
+        page.locator("#events-kinds button", has_text="loss spike").click()
+        expect(rows).to_have_count(1)
+        assert "mute=loss+spike" in page.url
+        page.reload()
+        expect(page.locator("#events-count")).to_have_text("3 of 4 events")
+        page.locator("#events-severities button", has_text="critical").click()
+        expect(page.locator("#event-table")).to_contain_text("No event fits")
+        page.locator("#events-severities button", has_text="critical").click()
+        page.locator("#events-kinds button", has_text="loss spike").click()
+        expect(rows).to_have_count(2)
+        until(page, "!location.search.includes('mute')")
