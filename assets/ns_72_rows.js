@@ -75,8 +75,9 @@
   }
 
   // Answers to an older wish are not drawn.
+  const isOfView = ({ run, rank, row }) => run === ns.view.run && rank === ns.view.rank && row === ns.view.row;
   ns.takeRow = function (shown) {
-    if (shown.row !== ns.view.row) return;
+    if (!isOfView(shown)) return;
     if (watched !== shown.row) {
       watched = shown.row;
       ns.setProps("row-condition", { value: shown.watch, error: "" });
@@ -84,19 +85,20 @@
     }
     ns.showHistograms(shown.kinds);
   };
-  ns.takeRowTracks = (shown) => shown.row === ns.view.row && ns.showTensorTracks(shown);
+  ns.takeRowTracks = (shown) => isOfView(shown) && ns.showTensorTracks(shown);
 
-  let shownRow = null;
+  let shownOf = "";
 
   function drawPanel() {
-    const { row, wide } = ns.view;
+    const { run, rank, row, wide } = ns.view;
     const isOpen = row !== null;
     ns.byId("row-aside").hidden = !isOpen;
     document.body.classList.toggle("ns-row-open", isOpen);
     document.body.classList.toggle("ns-row-wide", isOpen && wide);
     ns.setAttribute(ns.byId("row-wide"), "aria-pressed", String(wide));
-    if (row !== shownRow) {
-      shownRow = row;
+    const of = isOpen ? [run, rank, row].join("|") : "";
+    if (of !== shownOf) {
+      shownOf = of;
       ns.showHistograms([]);
       ns.showTensorTracks({ tracks: [], newest: { columns: [], size: 1, rows: [] } });
     }

@@ -328,7 +328,7 @@ interface Nanscope {
   canOpenRow(): boolean;
   toggleWide(): void;
   takeRow(answer: RowAnswer): void;
-  takeRowTracks(answer: TensorTracks): void;
+  takeRowTracks(answer: RowTracks): void;
   startRows(): void;
   startDocuments(): void;
   startActions(): void;

@@ -240,7 +240,9 @@ interface RunLines { lines?: { label: string; x: number[]; y: (number | null)[] 
 
 /** Histograms of one kind over time, and the tracks of a tensor (dashboard/page/callbacks/rows.py). */
 interface HistogramKind { name: string; title: string; steps: number[]; counts: number[][] }
-interface RowAnswer { row: string; watch: string; kinds: HistogramKind[] }
+/** The run, rank and row that an answer belongs to. */
+interface RowOf { run: string; rank: number; row: string }
+interface RowAnswer extends RowOf { watch: string; kinds: HistogramKind[] }
 interface TensorTrack {
   name: string; label: string; unit: string;
   /** Steps of a column. */
@@ -250,8 +252,8 @@ interface TensorTrack {
   /** 2 is NaN, 4 is Inf. */
   flags: number[];
 }
+interface RowTracks extends TensorTracks, RowOf {}
 interface TensorTracks {
-  row?: string;
   tracks: TensorTrack[];
   newest: {
     columns: [label: string, unit: string][];

@@ -110,11 +110,16 @@ def row_view(store: Store, data: Any) -> tuple[Any, Any, Any]:
     stage = store.gradient_stage(scope.run, scope.rank)
     head = row_head(scope.row, layout, newest, has_histograms=has_any, stage=stage)
     shown = {
-        "row": scope.row,
+        **_of(scope),
         "watch": watch_condition(scope.row, kinds_of(scope.row, layout)),
         "kinds": [_columns(each) for each in found],
     }
     return shown, head, row_tables(newest)
+
+
+def _of(scope: RowScope) -> dict[str, Any]:
+    """What an answer belongs to: the scripts draw none of another."""
+    return {"run": scope.run, "rank": scope.rank, "row": scope.row}
 
 
 def _columns(found: HistogramColumns) -> dict[str, Any]:
@@ -138,7 +143,7 @@ def tracks_view(store: Store, data: Any) -> tuple[Any, Any]:
     has_histograms = store.histogram_mark(scope.run, scope.rank) is not None
     layout = store.layout(scope.run, scope.rank)
     present = {each.name for each in tracks} | ({"histogram"} if has_histograms else set())
-    shown = {"row": scope.row, **tracks_data(tracks, newest)}
+    shown = {**_of(scope), **tracks_data(tracks, newest)}
     return shown, not_recorded(present, kinds_of(scope.row, layout))
 
 

@@ -31,7 +31,9 @@ def test_row_view_of_a_layer_counts_all_its_parameters_and_its_output(store: Pag
     assert [each["steps"] for each in data["kinds"]] == [[0, 20, 40]] * 3
     assert "2 parameters, counted together" in repr(head)
     assert "step 40" in repr(tables)
-    assert data["row"] == "head" and data["watch"] == 'grad_norm("head") > 8 * median'
+    assert (data["run"], data["rank"], data["row"]) == ("demo-run", 0, "head") and data[
+        "watch"
+    ] == 'grad_norm("head") > 8 * median'
     assert json.loads(json.dumps(data)) == data
 
 
@@ -59,6 +61,7 @@ def test_tracks_view_has_the_steps_in_view_and_the_last_values(store: PageStore)
     data, absent = tracks_view(store, {"run": "demo-run", "row": "head.weight", "first": 10, "end": 50})
     (norm,) = [each for each in data["tracks"] if each["name"] == "grad_norm"]
     assert norm["steps"] == list(range(10, 50))
+    assert (data["run"], data["rank"], data["row"]) == ("demo-run", 0, "head.weight")
     assert [step for step, _ in data["newest"]["rows"]] == list(range(49, 29, -1))
     assert "Histograms" not in repr(absent) and "Parameter norms" in repr(absent)
 
