@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from page_fixtures import BOTH_ENGINES, Served, never_late, page_runs, until
+from page_visits import OnePage, visit
 from playwright.sync_api import Page, expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
@@ -32,75 +33,81 @@ def fill(served: Served) -> None:
         served.end_run(run=run)
 
 
-def test_picker_says_of_each_run_how_it_stands(page: Page, served: Served) -> None:
-    fill(served)
-    page.goto(served.server.address)
-    expect(page.locator("#run-select")).to_have_attribute("aria-label", "Run: third.py, live")
-    open_picker(page)
-    ids = rows(page).evaluate_all("rows => rows.map(row => row.dataset.run)")
-    assert ids == ["run-c", "run-b", "run-a"]
-    hostile = rows(page).nth(1)
-    expect(hostile.locator(".ns-picker-run")).to_have_text(HOSTILE.replace("\u202e", "[U+202E]"))
-    expect(hostile).to_contain_text("step 79")
-    expect(hostile).to_contain_text("1 critical")
-    expect(hostile).to_contain_text("1 warning")
-    expect(hostile).to_contain_text("started")
-    expect(rows(page).nth(0)).to_contain_text("live")
-    expect(rows(page).nth(0)).to_contain_text("no faults")
-    expect(rows(page).nth(2)).to_contain_text("ended")
-    assert page.evaluate("window.hurt") is None and page.locator("#run-picker img").count() == 0
+class TestPicker(OnePage):
+    """Three runs, the newest of them live."""
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def page(cls, shared_page: Page, served: Served) -> Page:
+        fill(served)
+        shared_page.goto(served.server.address)
+        until(shared_page, "window.nanscope?.runs?.length === 3")
+        return shared_page
 
-def test_picker_chooses_by_arrows_and_enter_and_gives_the_focus_back(page: Page, served: Served) -> None:
-    fill(served)
-    page.goto(served.server.address)
-    until(page, "window.nanscope?.runs?.length === 3")
-    page.locator("#run-select").focus()
-    page.keyboard.press("ArrowDown")
-    expect(page.locator("#run-picker")).to_be_visible()
-    expect(page.locator(".ns-picker-row.ns-active")).to_have_attribute("data-run", "run-c")
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("ArrowDown")
-    active = page.locator(".ns-picker-row.ns-active")
-    expect(active).to_have_attribute("data-run", "run-a")
-    expect(page.locator(".ns-picker-field")).to_have_attribute(
-        "aria-activedescendant", str(active.get_attribute("id"))
-    )
-    expect(page.locator("#run-picker-name")).to_contain_text("first.py \u00b7 run-a")
-    page.keyboard.press("Enter")
-    expect(page.locator("#run-picker")).to_be_hidden()
-    expect(page.locator("#run-select")).to_be_focused()
-    until(page, "nanscope.view.run === 'run-a' && nanscope.view.isOwnChoice")
-    expect(page.locator("#run-select")).to_have_attribute("value", "run-a")
-    expect(page.locator("#run-name")).to_have_text("first.py")
-    page.go_back()
-    until(page, "nanscope.view.run === 'run-c'")
-    expect(page.locator("#run-select")).to_have_attribute("value", "run-c")
+    def test_picker_says_of_each_run_how_it_stands(self, page: Page) -> None:
+        visit(page, "")
+        expect(page.locator("#run-select")).to_have_attribute("aria-label", "Run: third.py, live")
+        open_picker(page)
+        ids = rows(page).evaluate_all("rows => rows.map(row => row.dataset.run)")
+        assert ids == ["run-c", "run-b", "run-a"]
+        hostile = rows(page).nth(1)
+        expect(hostile.locator(".ns-picker-run")).to_have_text(HOSTILE.replace("\u202e", "[U+202E]"))
+        expect(hostile).to_contain_text("step 79")
+        expect(hostile).to_contain_text("1 critical")
+        expect(hostile).to_contain_text("1 warning")
+        expect(hostile).to_contain_text("started")
+        expect(rows(page).nth(0)).to_contain_text("live")
+        expect(rows(page).nth(0)).to_contain_text("no faults")
+        expect(rows(page).nth(2)).to_contain_text("ended")
+        assert page.evaluate("window.hurt") is None and page.locator("#run-picker img").count() == 0
 
+    def test_picker_chooses_by_arrows_and_enter_and_gives_the_focus_back(self, page: Page) -> None:
+        visit(page, "")
+        until(page, "window.nanscope?.runs?.length === 3")
+        page.locator("#run-select").focus()
+        page.keyboard.press("ArrowDown")
+        expect(page.locator("#run-picker")).to_be_visible()
+        expect(page.locator(".ns-picker-row.ns-active")).to_have_attribute("data-run", "run-c")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+        active = page.locator(".ns-picker-row.ns-active")
+        expect(active).to_have_attribute("data-run", "run-a")
+        expect(page.locator(".ns-picker-field")).to_have_attribute(
+            "aria-activedescendant", str(active.get_attribute("id"))
+        )
+        expect(page.locator("#run-picker-name")).to_contain_text("first.py \u00b7 run-a")
+        page.keyboard.press("Enter")
+        expect(page.locator("#run-picker")).to_be_hidden()
+        expect(page.locator("#run-select")).to_be_focused()
+        until(page, "nanscope.view.run === 'run-a' && nanscope.view.isOwnChoice")
+        expect(page.locator("#run-select")).to_have_attribute("value", "run-a")
+        expect(page.locator("#run-name")).to_have_text("first.py")
+        page.go_back()
+        until(page, "nanscope.view.run === 'run-c'")
+        expect(page.locator("#run-select")).to_have_attribute("value", "run-c")
 
-def test_picker_searches_without_touching_the_name_and_escape_leaves_all_as_it_was(
-    page: Page, served: Served
-) -> None:
-    fill(served)
-    page.goto(served.server.address)
-    until(page, "window.nanscope?.runs?.length === 3")
-    open_picker(page)
-    page.keyboard.type("n p0 ended FIRST")
-    expect(page.locator("#run-picker-name")).to_have_text("No run of that name")
-    page.locator(".ns-picker-field").fill("ended FIRST")
-    expect(rows(page)).to_have_count(1)
-    expect(page.locator("#run-picker-count")).to_have_text("1 of 3 runs")
-    expect(page.locator("#run-name")).to_have_text("third.py")
-    page.keyboard.press("Escape")
-    expect(page.locator("#run-picker")).to_be_hidden()
-    expect(page.locator("#run-select")).to_be_focused()
-    assert page.evaluate("nanscope.view.run === 'run-c' && nanscope.view.event === null")
-    open_picker(page)
-    expect(page.locator(".ns-picker-field")).to_have_value("")
-    expect(rows(page)).to_have_count(3)
-    page.mouse.click(800, 700)
-    expect(page.locator("#run-picker")).to_be_hidden()
+    def test_picker_searches_without_touching_the_name_and_escape_leaves_all_as_it_was(
+        self, page: Page
+    ) -> None:
+        visit(page, "")
+        until(page, "window.nanscope?.runs?.length === 3")
+        open_picker(page)
+        page.keyboard.type("n p0 ended FIRST")
+        expect(page.locator("#run-picker-name")).to_have_text("No run of that name")
+        page.locator(".ns-picker-field").fill("ended FIRST")
+        expect(rows(page)).to_have_count(1)
+        expect(page.locator("#run-picker-count")).to_have_text("1 of 3 runs")
+        expect(page.locator("#run-name")).to_have_text("third.py")
+        page.keyboard.press("Escape")
+        expect(page.locator("#run-picker")).to_be_hidden()
+        expect(page.locator("#run-select")).to_be_focused()
+        assert page.evaluate("nanscope.view.run === 'run-c' && nanscope.view.event === null")
+        open_picker(page)
+        expect(page.locator(".ns-picker-field")).to_have_value("")
+        expect(rows(page)).to_have_count(3)
+        page.mouse.click(800, 700)
+        expect(page.locator("#run-picker")).to_be_hidden()
 
 
 @BOTH_ENGINES
@@ -127,45 +134,52 @@ def test_picker_ticks_the_runs_that_the_table_compares(page: Page, served: Serve
     expect(page.locator("#runs-body input:checked")).to_have_count(4)
 
 
-def test_picker_of_one_run_says_so(page: Page, served: Served) -> None:
-    served.fill(steps=range(5), name="only.py")
-    page.goto(served.server.address)
-    expect(page.locator("#run-name")).to_have_text("only.py")
-    open_picker(page)
-    expect(page.locator("#run-picker-count")).to_have_text("1 run")
-    expect(rows(page)).to_have_count(1)
-    served.fill(steps=range(5, 30), name="only.py")
-    expect(rows(page).first).to_contain_text("step 29")
+class TestPickerOfOneRun(OnePage):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def page(cls, shared_page: Page, served: Served) -> Page:
+        served.fill(steps=range(5), name="only.py")
+        shared_page.goto(served.server.address)
+        until(shared_page, "window.nanscope?.runs?.length === 1")
+        return shared_page
 
+    def test_picker_of_one_run_says_so(self, page: Page, served: Served) -> None:
+        visit(page, "")
+        expect(page.locator("#run-name")).to_have_text("only.py")
+        open_picker(page)
+        expect(page.locator("#run-picker-count")).to_have_text("1 run")
+        expect(rows(page)).to_have_count(1)
+        served.fill(steps=range(5, 30), name="only.py")
+        expect(rows(page).first).to_contain_text("step 29")
 
-def test_picker_makes_elements_of_the_rows_in_view_alone(page: Page, served: Served) -> None:
-    served.fill(steps=range(5), run="newest", start_time=1_700_009_000.0)
-    page.goto(served.server.address + "&run=newest")
-    until(page, "window.nanscope?.runs?.length === 1")
-    names = page.evaluate(
-        """count => {
-          const [known] = nanscope.runs;
-          const older = Array.from({ length: count - 1 }, (_, number) => ({
-            ...known, run: `old-${number}`, group: `old-${number}`, name: `sweep ${number}`,
-            started: known.started - number - 1,
-          }));
-          nanscope.emit("runs", [known, ...older]);
-          return nanscope.runs.length;
-        }""",
-        MANY,
-    )
-    assert names == MANY
-    open_picker(page)
-    expect(page.locator("#run-picker-count")).to_have_text("2,000 runs")
-    assert rows(page).count() < 30
-    heights = page.evaluate(
-        "[nanscope.byId('run-picker-list').clientHeight, nanscope.byId('run-picker-list').scrollHeight]"
-    )
-    assert heights[0] < 450 and heights[1] == MANY * 44
-    page.evaluate("nanscope.byId('run-picker-list').scrollTop = 44 * 1000")
-    expect(page.locator("#run-picker-rows [data-run=old-1000]")).to_be_visible()
-    assert rows(page).count() < 30
-    page.locator(".ns-picker-field").fill("sweep 1998")
-    expect(rows(page)).to_have_count(1)
-    page.keyboard.press("Enter")
-    until(page, "nanscope.view.run === 'old-1998'")
+    def test_picker_makes_elements_of_the_rows_in_view_alone(self, page: Page) -> None:
+        visit(page, "run=demo-run")
+        until(page, "window.nanscope?.runs?.length === 1")
+        names = page.evaluate(
+            """count => {
+              const [known] = window.known = nanscope.runs;
+              const older = Array.from({ length: count - 1 }, (_, number) => ({
+                ...known, run: `old-${number}`, group: `old-${number}`, name: `sweep ${number}`,
+                started: known.started - number - 1,
+              }));
+              nanscope.emit("runs", [known, ...older]);
+              return nanscope.runs.length;
+            }""",
+            MANY,
+        )
+        assert names == MANY
+        open_picker(page)
+        expect(page.locator("#run-picker-count")).to_have_text("2,000 runs")
+        assert rows(page).count() < 30
+        heights = page.evaluate(
+            "[nanscope.byId('run-picker-list').clientHeight, nanscope.byId('run-picker-list').scrollHeight]"
+        )
+        assert heights[0] < 450 and heights[1] == MANY * 44
+        page.evaluate("nanscope.byId('run-picker-list').scrollTop = 44 * 1000")
+        expect(page.locator("#run-picker-rows [data-run=old-1000]")).to_be_visible()
+        assert rows(page).count() < 30
+        page.locator(".ns-picker-field").fill("sweep 1998")
+        expect(rows(page)).to_have_count(1)
+        page.keyboard.press("Enter")
+        until(page, "nanscope.view.run === 'old-1998'")
+        page.evaluate("nanscope.emit('runs', window.known)")
