@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from page_fixtures import BOTH_ENGINES, Served, until
+from page_visits import OnePage, visit
 from playwright.sync_api import Download, Page, expect
 
 pytestmark = pytest.mark.browser
@@ -32,16 +33,38 @@ def rows_of(download: Download, folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_menu_says_what_a_file_covers_while_steps_arrive(page: Page, served: Served) -> None:
-    open_run(page, served)
-    page.locator("#page-menu").click()
-    expect(page.locator("#export-covers")).to_have_text("steps 0\u201339, 27 layers")
-    served.fill(steps=range(40, 60), is_full=True)
-    expect(page.locator("#export-covers")).to_have_text("steps 0\u201359, 27 layers")
-    page.keyboard.press("Escape")
-    page.evaluate("nanscope.zoom(10, 19)")
-    page.locator("#page-menu").click()
-    expect(page.locator("#export-covers")).to_have_text("steps 10\u201319, 27 layers")
+class TestExport(OnePage):
+    """A run that stays as it is, and one that goes on."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def page(cls, shared_page: Page, served: Served) -> Page:
+        open_run(shared_page, served)
+        return shared_page
+
+    def test_menu_says_what_a_file_covers_while_steps_arrive(self, page: Page, served: Served) -> None:
+        served.fill(run="growing", steps=range(40), is_full=True)
+        visit(page, "run=growing")
+        page.locator("#page-menu").click()
+        expect(page.locator("#export-covers")).to_have_text("steps 0\u201339, 27 layers")
+        served.fill(run="growing", steps=range(40, 60), is_full=True)
+        expect(page.locator("#export-covers")).to_have_text("steps 0\u201359, 27 layers")
+        page.keyboard.press("Escape")
+        page.evaluate("nanscope.zoom(10, 19)")
+        page.locator("#page-menu").click()
+        expect(page.locator("#export-covers")).to_have_text("steps 10\u201319, 27 layers")
+
+    def test_right_click_at_a_tracks_name_exports_that_track(self, page: Page) -> None:
+        visit(page, "run=demo-run")
+        page.locator("[data-chart=grad_norm] .ns-gutter").click(button="right")
+        expect(page.locator("#export-choice")).to_have_value("grad_norm")
+        expect(page.locator("#export-forms [data-form=html]")).to_be_enabled()
+
+    def test_names_of_tracks_stay_text(self, page: Page) -> None:
+        visit(page, "run=demo-run")
+        page.evaluate("nanscope.openExport('log/<b>bold</b>')")
+        expect(page.locator("#export-choice")).to_have_value("log/<b>bold</b>")
+        assert page.locator("#export-dialog b").count() == 0
 
 
 @BOTH_ENGINES
@@ -68,17 +91,3 @@ def test_one_track_is_chosen_in_a_dialog_and_has_the_steps_on_screen(
     assert document["track"] == "heatmap" and document["heatmap"]["steps"] == list(range(10, 20))
     page.locator("#export-close").click()
     expect(page.locator("#export-dialog")).to_be_hidden()
-
-
-def test_right_click_at_a_tracks_name_exports_that_track(page: Page, served: Served) -> None:
-    open_run(page, served)
-    page.locator("[data-chart=grad_norm] .ns-gutter").click(button="right")
-    expect(page.locator("#export-choice")).to_have_value("grad_norm")
-    expect(page.locator("#export-forms [data-form=html]")).to_be_enabled()
-
-
-def test_names_of_tracks_stay_text(page: Page, served: Served) -> None:
-    open_run(page, served)
-    page.evaluate("nanscope.openExport('log/<b>bold</b>')")
-    expect(page.locator("#export-choice")).to_have_value("log/<b>bold</b>")
-    assert page.locator("#export-dialog b").count() == 0
