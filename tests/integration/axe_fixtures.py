@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 PACKAGE = "axe-core@4.10.3"
 NPM_TIMEOUT_S = 120
 GRAVE = ("critical", "serious")
-_RUN = """async ([selector]) => {
-  const found = await axe.run(selector, { resultTypes: ['violations'] });
+THEMED = ("color-contrast", "link-in-text-block")
+"""Rules that ask for colours (axe's tag `cat.color`): no other one's answer depends on the theme."""
+_RUN = """async ([selector, rules]) => {
+  const runOnly = rules && { type: 'rule', values: rules };
+  const found = await axe.run(selector, { resultTypes: ['violations'], ...(rules && { runOnly }) });
   return found.violations.flatMap((rule) => rule.nodes.map((node) =>
     [rule.impact, rule.id, node.target.join(' '), node.html.slice(0, 160), node.failureSummary]));
 }"""
@@ -62,15 +65,18 @@ def _fetch(folder: Path) -> Path:
     return script
 
 
-def grave_faults(page: Page, view: str, *, within: str = "html") -> list[str]:
+def grave_faults(
+    page: Page, view: str, *, within: str = "html", rules: tuple[str, ...] | None = None
+) -> list[str]:
     """Return a line for each critical and serious finding. The page must have had `axe_source` evaluated.
 
     Args:
         page: the page.
         view: what is on screen, for the message.
         within: CSS selector of what is looked at.
+        rules: ids of the rules to ask; None asks all that axe-core has on.
     """
-    found = page.evaluate(_RUN, [within])
+    found = page.evaluate(_RUN, [within, rules])
     return [
         f"{view}: {impact} {rule} at {target}: {html}\n    {why}"
         for impact, rule, target, html, why in found
