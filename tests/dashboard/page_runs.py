@@ -298,9 +298,9 @@ def add_frames(store: Store, *frames: Frame) -> None:
     store.commit()
 
 
-def add_records(store: Store, *records: Event | Document) -> None:
-    """Append records to the events of the first run's rank 0."""
-    events = key("events")
+def add_records(store: Store, *records: Event | Document, run: str = "demo-run") -> None:
+    """Append records to the events of a run's rank 0."""
+    events = key("events", run=run)
     store.append(events, store.position(events).next_seq, [encode(record) for record in records])
     store.commit()
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from axe_fixtures import axe_source, grave_faults
+from axe_fixtures import THEMED, axe_source, grave_faults
 from page_fixtures import Served, page_runs, until
+from page_visits import OnePage, visit
 from playwright.sync_api import Page, expect
 
 from probe.wire import Evidence, StackFrame, Stacks
@@ -18,8 +19,8 @@ HOSTILE = "<img src=x onerror=alert(1)>\u202e"
 DOCTOR_MS = 180_000
 
 
-def append(served: Served, *records: Any) -> None:
-    page_runs.add_records(served.server.store, *records)
+def append(served: Served, *records: Any, run: str = "demo-run") -> None:
+    page_runs.add_records(served.server.store, *records, run=run)
     served.server.notify()
 
 
@@ -48,63 +49,94 @@ def open_view(page: Page, served: Served, tab: str) -> None:
     until(page, "tab => document.body.dataset.tab === tab && nanscope.newestStep !== null", tab)
 
 
-def test_memory_has_charts_growth_lines_snapshots_and_tensors(page: Page, served: Served) -> None:
-    fill(served)
-    open_view(page, served, "memory")
-    details = page.locator("#memory-details")
-    for title in ("What feeds the growth", "What grew between two snapshots", "Tracked tensors"):
-        expect(details.get_by_role("region", name=title, exact=True)).to_be_visible()
-    # The synthetic run's process gets 1e5 bytes a step; what CUDA has given out stays.
-    expect(details).to_contain_text("The process grows by +95.4 MiB per 1,000 steps")
-    expect(details).to_contain_text("CUDA memory of tensors: no growth within the noise")
-    expect(details.locator(".ns-tracked tbody th")).to_have_text("<img src=x onerror=alert(1)>[U+202E]")
-    assert page.locator("img[src=x]").count() == 0
-    for chart in ("memory_kinds", "memory", "allocator", "memory_growth"):
-        expect(page.locator(f"[data-chart={chart}]")).to_be_visible()
-    template = "nanscope.templates.charts.find((chart) => chart.id === 'memory_kinds').stacked"
-    assert page.evaluate(template) is True
+def go_to_view(page: Page, tab: str, run: str = "demo-run") -> None:
+    visit(page, f"run={run}&tab={tab}")
+    until(page, "tab => document.body.dataset.tab === tab && nanscope.newestStep !== null", tab)
 
 
-def test_any_two_snapshots_can_be_compared_and_stay_chosen(page: Page, served: Served) -> None:
-    fill(served)
-    open_view(page, served, "memory")
-    heads = page.locator(".ns-compared thead th")
-    expect(heads).to_have_text(["At step 10", "At step 70", "Change"])
-    page.get_by_role("combobox", name="First snapshot").select_option(f"{page_runs.INCARNATION}/s40")
-    expect(heads).to_have_text(["At step 40", "At step 70", "Change"])
-    expect(page.locator(".ns-compared tr", has_text="process")).to_contain_text("+30 MiB")
-    # Another snapshot makes the sections anew.
-    append(served, page_runs.memory_snapshot(75))
-    option = page.get_by_role("combobox", name="Second snapshot").locator("option", has_text="step 75")
-    expect(option).to_have_count(1)
-    expect(heads).to_have_text(["At step 40", "At step 70", "Change"])
-    until(page, "document.querySelector('.ns-compare').selectedOptions[0].text.startsWith('step 40')")
-    # They are in the address: Back takes them back, a reload has them again.
-    page.go_back()
-    expect(heads).to_have_text(["At step 10", "At step 75", "Change"])
-    until(page, "document.querySelector('.ns-compare').selectedOptions[0].text.startsWith('step 10')")
-    page.go_forward()
-    page.reload()
-    expect(heads).to_have_text(["At step 40", "At step 70", "Change"])
-    until(page, "document.querySelector('.ns-compare').selectedOptions[0].text.startsWith('step 40')")
-    page.goto(page.url.replace("s70", "s71"))
-    expect(page.locator("#memory-details")).to_contain_text("The second snapshot that the address names")
+class TestMemory(OnePage):
+    """A run with a leak, and one that says nothing of memory before its test."""
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def page(cls, shared_page: Page, served: Served) -> Page:
+        fill(served)
+        open_view(shared_page, served, "memory")
+        return shared_page
 
-def test_line_that_feeds_a_leak_opens_its_event(page: Page, served: Served) -> None:
-    fill(served)
-    open_view(page, served, "memory")
-    page.get_by_role("button", name="train.py:148").click()
-    expect(page.locator("#event-headline")).to_contain_text("Memory leak")
+    def test_memory_has_charts_growth_lines_snapshots_and_tensors(self, page: Page) -> None:
+        go_to_view(page, "memory")
+        details = page.locator("#memory-details")
+        for title in ("What feeds the growth", "What grew between two snapshots", "Tracked tensors"):
+            expect(details.get_by_role("region", name=title, exact=True)).to_be_visible()
+        # The synthetic run's process gets 1e5 bytes a step; what CUDA has given out stays.
+        expect(details).to_contain_text("The process grows by +95.4 MiB per 1,000 steps")
+        expect(details).to_contain_text("CUDA memory of tensors: no growth within the noise")
+        expect(details.locator(".ns-tracked tbody th")).to_have_text("<img src=x onerror=alert(1)>[U+202E]")
+        assert page.locator("img[src=x]").count() == 0
+        for chart in ("memory_kinds", "memory", "allocator", "memory_growth"):
+            expect(page.locator(f"[data-chart={chart}]")).to_be_visible()
+        template = "nanscope.templates.charts.find((chart) => chart.id === 'memory_kinds').stacked"
+        assert page.evaluate(template) is True
 
+    def test_any_two_snapshots_can_be_compared_and_stay_chosen(self, page: Page, served: Served) -> None:
+        go_to_view(page, "memory")
+        heads = page.locator(".ns-compared thead th")
+        expect(heads).to_have_text(["At step 10", "At step 70", "Change"])
+        page.get_by_role("combobox", name="First snapshot").select_option(f"{page_runs.INCARNATION}/s40")
+        expect(heads).to_have_text(["At step 40", "At step 70", "Change"])
+        expect(page.locator(".ns-compared tr", has_text="process")).to_contain_text("+30 MiB")
+        # Another snapshot makes the sections anew.
+        append(served, page_runs.memory_snapshot(75))
+        option = page.get_by_role("combobox", name="Second snapshot").locator("option", has_text="step 75")
+        expect(option).to_have_count(1)
+        expect(heads).to_have_text(["At step 40", "At step 70", "Change"])
+        until(page, "document.querySelector('.ns-compare').selectedOptions[0].text.startsWith('step 40')")
+        # They are in the address: Back takes them back, a reload has them again.
+        page.go_back()
+        expect(heads).to_have_text(["At step 10", "At step 75", "Change"])
+        until(page, "document.querySelector('.ns-compare').selectedOptions[0].text.startsWith('step 10')")
+        page.go_forward()
+        page.reload()
+        expect(heads).to_have_text(["At step 40", "At step 70", "Change"])
+        until(page, "document.querySelector('.ns-compare').selectedOptions[0].text.startsWith('step 40')")
+        page.goto(page.url.replace("s70", "s71"))
+        expect(page.locator("#memory-details")).to_contain_text("The second snapshot that the address names")
 
-def test_run_that_says_nothing_of_memory_has_no_such_view(page: Page, served: Served) -> None:
-    served.fill(steps=range(10), is_bare=True)
-    open_view(page, served, "overview")
-    expect(page.locator("#tab-system")).to_be_visible()
-    expect(page.locator("#tab-memory")).to_be_hidden()
-    append(served, page_runs.memory_snapshot(3))
-    expect(page.locator("#tab-memory")).to_be_visible()
+    def test_line_that_feeds_a_leak_opens_its_event(self, page: Page) -> None:
+        go_to_view(page, "memory")
+        page.get_by_role("button", name="train.py:148").click()
+        expect(page.locator("#event-headline")).to_contain_text("Memory leak")
+
+    def test_run_that_says_nothing_of_memory_has_no_such_view(self, page: Page, served: Served) -> None:
+        served.fill(run="bare", steps=range(10), is_bare=True)
+        go_to_view(page, "overview", run="bare")
+        expect(page.locator("#tab-system")).to_be_visible()
+        expect(page.locator("#tab-memory")).to_be_hidden()
+        append(served, page_runs.memory_snapshot(3), run="bare")
+        expect(page.locator("#tab-memory")).to_be_visible()
+
+    @pytest.mark.parametrize("width", [1440, 1024, 390])
+    @pytest.mark.parametrize("tab", ["memory", "system"])
+    def test_no_window_is_scrolled_sideways(self, page: Page, tab: str, width: int) -> None:
+        go_to_view(page, tab)
+        page.set_viewport_size({"width": width, "height": 844})
+        until(page, "width => document.documentElement.clientWidth === width", width)
+        expect(page.locator("#memory-details section, #system-account section").first).to_be_attached()
+        expect(page.locator(f"#panel-{tab} section").first).to_be_visible()
+        until(page, "document.documentElement.scrollWidth <= window.innerWidth")
+
+    @pytest.mark.parametrize(("theme", "rules"), [("dark", None), ("light", THEMED)], ids=["dark", "light"])
+    def test_memory_has_no_grave_fault_of_accessibility(
+        self, page: Page, theme: Any, rules: tuple[str, ...] | None
+    ) -> None:
+        page.emulate_media(color_scheme=theme)
+        until(page, "theme => document.documentElement.dataset.theme === theme", theme)
+        go_to_view(page, "memory")
+        expect(page.locator(".ns-compared")).to_be_visible()
+        page.evaluate(axe_source())
+        assert grave_faults(page, "memory", rules=rules) == []
+        page.emulate_media(color_scheme="dark")
 
 
 def test_system_has_the_account_and_runs_the_doctor_on_request(page: Page, served: Served) -> None:
@@ -128,24 +160,3 @@ def test_system_has_the_account_and_runs_the_doctor_on_request(page: Page, serve
     expect(page.locator("#doctor-said")).to_contain_text("Recording works")
     page.evaluate(axe_source())
     assert grave_faults(page, "system with the doctor's findings") == []
-
-
-@pytest.mark.parametrize("width", [1440, 1024, 390])
-@pytest.mark.parametrize("tab", ["memory", "system"])
-def test_no_window_is_scrolled_sideways(page: Page, served: Served, tab: str, width: int) -> None:
-    fill(served)
-    page.set_viewport_size({"width": width, "height": 844})
-    open_view(page, served, tab)
-    expect(page.locator("#memory-details section, #system-account section").first).to_be_attached()
-    expect(page.locator(f"#panel-{tab} section").first).to_be_visible()
-    until(page, "document.documentElement.scrollWidth <= window.innerWidth")
-
-
-@pytest.mark.parametrize("theme", ["dark", "light"])
-def test_memory_has_no_grave_fault_of_accessibility(page: Page, served: Served, theme: Any) -> None:
-    fill(served)
-    page.emulate_media(color_scheme=theme)
-    open_view(page, served, "memory")
-    expect(page.locator(".ns-compared")).to_be_visible()
-    page.evaluate(axe_source())
-    assert grave_faults(page, "memory") == []
