@@ -119,29 +119,6 @@ def until(page: Page, script: str, arg: object = None) -> None:
         page.wait_for_timeout(50)
 
 
-IS_LISTED = "query => nanscope.runs?.some(({ run }) => run === new URLSearchParams(query).get('run'))"
-VISIT = """query => {
-  window.isAnswered = false;
-  nanscope.on('message', ({ charts }) => { window.isAnswered ||= Boolean(charts); });
-  nanscope.setCrosshair(null);
-  nanscope.visit(query, true);
-}"""
-FRAMES = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
-
-
-def visit(page: Page, query: str) -> None:
-    """Have an open page show another address, as its saved views do, and nothing that was open before.
-
-    All that an address tells is as it says. It takes a fourth of the CPU of loading the page anew.
-    """
-    until(page, IS_LISTED, query)  # from a run that is not, the page goes to another
-    page.evaluate("for (const each of document.querySelectorAll('dialog[open]')) each.close()")
-    page.mouse.click(5, 5)  # closes menus, and takes pointer and focus away from all else
-    page.evaluate(VISIT, query)
-    until(page, "window.isAnswered")
-    page.evaluate(FRAMES)
-
-
 _runs = itertools.count(1)
 
 

@@ -35,6 +35,10 @@ _VISIT = """query => {
     nanscope.visit(query, isNamed);
     if (!isNamed) nanscope.emit("runs", nanscope.runs); // of which the page chooses one
 }"""
+_IS_LISTED = """query => {
+    const run = new URLSearchParams(query).get("run"); // a test may have ended with a load
+    return window.nanscope?.runs?.some(each => run === null || each.run === run) ?? false;
+}"""
 _FRAMES = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 _MAY_STRAY = "dialog[open], .ns-aside, #menu, #run-picker, #tooltip, #crosshair"
 _STRAY = f"""[...document.querySelectorAll("{_MAY_STRAY}")].filter(each => each.checkVisibility())
@@ -49,7 +53,7 @@ def visit(page: Page, query: str) -> None:
     if page.viewport_size != DESK:
         page.set_viewport_size(DESK)
     page.mouse.move(1, 1)
-    until(page, "window.nanscope?.runs")  # a test may have ended with a load
+    until(page, _IS_LISTED, query)  # from a run that is not, the page goes to another
     page.evaluate(_VISIT, query)
     until(page, "visited.isAnswered")
     page.evaluate(_FRAMES)

@@ -6,7 +6,8 @@ import re
 import time
 
 import pytest
-from page_fixtures import BOTH_ENGINES, TOKEN, Served, forget, never_late, page_runs, until, visit
+from page_fixtures import BOTH_ENGINES, TOKEN, Served, forget, never_late, page_runs, until
+from page_visits import visit
 from playwright.sync_api import BrowserContext, Page, expect
 
 from dashboard.live import hub

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from page_fixtures import Served, page_runs, until, visit
+from page_fixtures import Served, page_runs, until
+from page_visits import visit
 from playwright.sync_api import Page, expect
 
 from probe.wire import Event, StackFrame, Stacks

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from page_fixtures import BOTH_ENGINES, Served, page_runs, until, visit
+from page_fixtures import BOTH_ENGINES, Served, page_runs, until
+from page_visits import visit
 from playwright.sync_api import Page, Response, expect
 
 from probe.wire import Event

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 import rank_runs
-from page_fixtures import BOTH_ENGINES, Served, never_late, until, visit
+from page_fixtures import BOTH_ENGINES, Served, never_late, until
+from page_visits import visit
 from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.browser

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from page_fixtures import Served, until, visit
+from page_fixtures import Served, until
+from page_visits import visit
 from playwright.sync_api import Page, expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from page_fixtures import Served, never_late, page_runs, until, visit
+from page_fixtures import Served, never_late, page_runs, until
+from page_visits import visit
 from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.browser
