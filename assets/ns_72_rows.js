@@ -99,6 +99,7 @@
     const of = isOpen ? [run, rank, row].join("|") : "";
     if (of !== shownOf) {
       shownOf = of;
+      asked = askedTracks = "";
       ns.showHistograms([]);
       ns.showTensorTracks({ tracks: [], newest: { columns: [], size: 1, rows: [] } });
     }

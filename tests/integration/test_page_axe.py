@@ -139,8 +139,6 @@ class TestEveryView:
     def as_it_was(self, page: Page) -> Iterator[None]:
         yield
         page.evaluate("nanscope.byId('toast').hidden = true")
-        # Of the row that was open last, the page does not ask for the histograms again.
-        page.evaluate("nanscope.openRow('head.weight'); nanscope.closeRow()")
         page.emulate_media(color_scheme="dark")
         assert page.locator("dialog[open], .ns-aside:visible").count() == 0
 

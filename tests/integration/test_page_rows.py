@@ -75,10 +75,7 @@ def wait_painted(page: Page, selector: str, colours: int = 8) -> None:
 
 
 class TestRows(OnePage):
-    """A run that measures all, and for tests that need something else one of their own.
-
-    Each opens other rows: of the row that was open last, the page does not ask for the histograms again.
-    """
+    """A run that measures all, and for tests that need something else one of their own."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -135,6 +132,16 @@ class TestRows(OnePage):
         page.keyboard.press("Escape")
         expect(page.locator("#row-aside")).to_be_hidden()
         assert "row=" not in page.url
+
+    def test_rows_panel_that_is_opened_again_has_its_pictures_again(self, page: Page) -> None:
+        open_page(page, "demo-run")
+        for _ in range(2):
+            page.evaluate("nanscope.openRow('head.bias')")
+            wait_shown(page, step=40)
+            wait_painted(page, "#row-canvases canvas")
+            expect(page.locator("#row-newest-rows tr").first).to_contain_text("49")
+            page.keyboard.press("Escape")
+            expect(page.locator("#row-aside")).to_be_hidden()
 
     def test_rows_selector_lists_names_and_switches(self, page: Page) -> None:
         open_page(page, "demo-run", "&row=")

@@ -53,3 +53,12 @@ test("a row that stays open keeps its pictures while steps arrive", () => {
   ns.emit("message", { run: "a", newestStep: 10, histograms: 4 });
   assert.equal(drawn.length, before);
 });
+
+test("a row that is opened again asks again: closing it has put its pictures away", () => {
+  const { ns, props } = panel();
+  const asked = () => ["row-scope", "row-tracks-scope"].map((id) => props.filter(([each]) => each === id).length);
+  const before = asked();
+  ns.closeRow();
+  ns.openRow("w");
+  same(asked(), before.map((count) => count + 1));
+});
