@@ -148,6 +148,7 @@ def test_changed_op_is_named_with_its_module_and_line(folder: Path, train: Train
     assert "What the step started from differs: gradient from the loss (output 0)" in said
 
 
+@pytest.mark.faults
 def test_changed_learning_rate_shows_as_other_parameters(folder: Path, train: Train) -> None:
     found = document(folder, train(), train("--lr-at", "3"))
     first = found["first"]
@@ -192,6 +193,7 @@ def test_missing_bundles_and_other_steps_are_clear(folder: Path, train: Train) -
     assert code == 2 and "give --entry module:function" in said
 
 
+@pytest.mark.faults
 def test_bundles_themselves_can_be_named(folder: Path, train: Train) -> None:
     bundles = [str(next((folder / "spool" / run / "bundles").iterdir())) for run in (train(), train(again=1))]
     assert document(folder, *bundles)["equal"]

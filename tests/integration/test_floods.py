@@ -163,7 +163,7 @@ def flood(served: Serving, count: int, random_: random.Random) -> int:
 def test_flood_of_strangers_beside_a_training_takes_nothing(tmp_path: Path, count: int) -> None:
     random_ = random.Random(SEED)
     with serving(tmp_path) as served:
-        with told_training(tmp_path) as training:
+        with told_training(tmp_path, "basic", "0.005") as training:
             wait_until(lambda: served.ask("/api/v1/runs")["runs"], "the training does not arrive")
             flood(served, 100, random_)  # what is made once is there now
             wait_until(lambda: served.descriptors() < 400, "descriptors stay")

@@ -411,7 +411,7 @@ def frames_of_two_ranks(both: Both) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.faults), "spawn"])
 def test_workers_of_a_data_loader_are_left_alone(tmp_path: Path, method: str, forked: ForkedScripts) -> None:
     script = str(SCRIPTS / "workers.py")
     both = run_both(tmp_path / "work", script, method, bare=[script, "fork"], forked=forked)

@@ -50,7 +50,7 @@ def changing(seed: int, target: int) -> BadMessages:
     return BadMessages(seed, target, share=0.3, faults=["corrupted"])
 
 
-OFTEN_ENOUGH = ("changed messages", "disturbed")
+OFTEN_ENOUGH = ("changed messages", "disturbed", "stopped server")
 """Left to `make faults`, whose trials are longer, too: what they disturb, others here disturb as well."""
 SHORT: dict[str, Callable[[Trial], None]] = {
     "killed at once": killed_at_once,

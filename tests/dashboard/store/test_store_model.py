@@ -137,7 +137,7 @@ def check_cell(picture, row: int, column: int, mine: list[float]) -> None:
 
 # Shrinking would build thousands of databases: the failing example itself is printed.
 @settings(
-    max_examples=25,
+    max_examples=15,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.function_scoped_fixture),
