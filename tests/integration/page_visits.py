@@ -71,3 +71,15 @@ class OnePage:
     @classmethod
     def served(cls, shared_served: Served) -> Served:
         return shared_served
+
+
+class RunsOfTheirOwn(OnePage):
+    """Each of its tests visits a run of its own, beside a short one by which the page was opened."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def page(cls, shared_page: Page, served: Served) -> Page:
+        served.fill(steps=range(5))
+        shared_page.goto(served.server.address + "&run=demo-run")
+        until(shared_page, "window.nanscope?.range != null")
+        return shared_page

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from page_fixtures import BOTH_ENGINES, TOKEN, Served, forget, never_late, page_runs, until
-from page_visits import visit
+from page_visits import RunsOfTheirOwn, visit
 from playwright.sync_api import BrowserContext, Page, expect
 
 from dashboard.live import hub
@@ -163,21 +163,8 @@ class TestPageOfARun:
         assert page.evaluate("document.documentElement.dataset.mantineColorScheme") == "light"
 
 
-class TestPageOfManyRuns:
+class TestPageOfManyRuns(RunsOfTheirOwn):
     """One page, on which each test visits a run of its own, or opens it anew."""
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def served(cls, shared_served: Served) -> Served:
-        shared_served.fill(steps=range(5))
-        return shared_served
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def page(cls, shared_page: Page, served: Served) -> Page:
-        open_page(shared_page, served, "&run=demo-run")
-        wait_drawn(shared_page)
-        return shared_page
 
     @pytest.mark.capability(6)
     def test_page_nan_is_named_in_title_and_list_without_click(

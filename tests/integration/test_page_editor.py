@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from page_fixtures import Served, page_runs, until
-from page_visits import visit
+from page_visits import RunsOfTheirOwn, visit
 from playwright.sync_api import Page, expect
 
 from probe.wire import Event, StackFrame, Stacks
@@ -54,29 +54,16 @@ FOREIGN = (
 )
 
 
-class TestEditor:
+class TestEditor(RunsOfTheirOwn):
     """One page, on which each test visits a run of its own, and where no editor is chosen when it begins."""
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def served(cls, shared_served: Served) -> Served:
-        shared_served.fill(steps=range(5))
-        return shared_served
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def opened(cls, shared_page: Page, served: Served) -> Page:
-        shared_page.goto(served.server.address + "&run=demo-run")
-        until(shared_page, "window.nanscope?.range != null")
-        return shared_page
-
-    @pytest.fixture
-    def page(self, opened: Page) -> Iterator[Page]:
-        yield opened
-        opened.context.clear_permissions()
-        opened.evaluate("document.querySelector('#editor-choices input').click()")
-        opened.evaluate("localStorage.removeItem('nanscope-editor')")
-        expect(opened.locator(".ns-open-line")).to_have_count(0)
+    @pytest.fixture(autouse=True)
+    def no_editor_is_chosen(self, page: Page) -> Iterator[None]:
+        yield
+        page.context.clear_permissions()
+        page.evaluate("document.querySelector('#editor-choices input').click()")
+        page.evaluate("localStorage.removeItem('nanscope-editor')")
+        expect(page.locator(".ns-open-line")).to_have_count(0)
 
     def test_lines_have_a_copy_button_always_and_a_link_once_an_editor_is_chosen(
         self, page: Page, served: Served, own_run: str

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from page_fixtures import BOTH_ENGINES, Served, page_runs, until
-from page_visits import visit
+from page_visits import RunsOfTheirOwn, visit
 from playwright.sync_api import Page, Response, expect
 
 from probe.wire import Event
@@ -296,21 +296,8 @@ def followed_in(run: str) -> list[Event]:
     return [page_runs.event(20, run=run, **gradients), page_runs.event(21, run=run, **parameters)]
 
 
-class TestPageOfManyRuns:
+class TestPageOfManyRuns(RunsOfTheirOwn):
     """One page, on which each test visits a run of its own with two events."""
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def served(cls, shared_served: Served) -> Served:
-        shared_served.fill(steps=range(5))
-        return shared_served
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def page(cls, shared_page: Page, served: Served) -> Page:
-        shared_page.goto(served.server.address + "&run=demo-run")
-        until(shared_page, "window.nanscope?.range != null")
-        return shared_page
 
     @pytest.fixture(autouse=True)
     def at_desk(self, page: Page) -> Iterator[None]:

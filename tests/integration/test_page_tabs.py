@@ -6,7 +6,7 @@ import time
 
 import pytest
 from page_fixtures import Served, never_late, page_runs, until
-from page_visits import visit
+from page_visits import RunsOfTheirOwn, visit
 from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.browser
@@ -41,21 +41,8 @@ def drag(page: Page, first: float, last: float) -> None:
     page.mouse.up()
 
 
-class TestViewsOfManyRuns:
+class TestViewsOfManyRuns(RunsOfTheirOwn):
     """One page, on which each test visits a run of its own, or opens its address."""
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def served(cls, shared_served: Served) -> Served:
-        shared_served.fill(steps=range(5))
-        return shared_served
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def page(cls, shared_page: Page, served: Served) -> Page:
-        open_page(shared_page, served, "&run=demo-run")
-        wait_drawn(shared_page)
-        return shared_page
 
     def test_tabs_go_by_click_and_arrows_and_stay_in_the_address(
         self, page: Page, served: Served, own_run: str
