@@ -22,6 +22,8 @@ from .pyramid import POOLED, Flags, Floats, Steps, pool_rows
 Columns = dict[str, npt.NDArray[Any]]
 RAW_TABLES: Final = {LAYER: "layer_raw", PARAMETER: "parameter_raw", MODULE: "module_raw"}
 POOLED_TABLES: Final = {LAYER: "layer_pooled", PARAMETER: "parameter_pooled", MODULE: "module_pooled"}
+_MOST_COUNTERS: Final = 4
+"""For each row: where so many places can have one, they are counted, which takes a tenth of sorting them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +298,3 @@ def has_repeated(rows: Columns) -> bool:
         return bool(np.bincount(keys).max() > 1)
     keys.sort()
     return bool((keys[1:] == keys[:-1]).any())
-
-
-_MOST_COUNTERS: Final = 4
-"""For each row: where so many places can have one, they are counted, which takes a tenth of sorting them."""
