@@ -29,8 +29,9 @@ from zookeeper_server import ZooKeeper
 # Before torch is loaded, and for all programs that tests start: on a busy machine torch's threads spin for
 # each other. A test that is about several threads says how many.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Otherwise each of a hundred programs that tests start would compile all of our modules again.
+# Otherwise each worker would compile all tests again, and each of a hundred programs all of our modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Nothing that the user has set reaches a test, nor what a fixture of a whole file starts.
 for name in [name for name in os.environ if name.startswith("NANSCOPE_")]:
     del os.environ[name]
