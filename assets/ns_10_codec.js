@@ -18,7 +18,14 @@
   const changes = new Map();
   ns.changeOf = (key) => changes.get(key);
 
-  // Applies the message's arrays to `ns.arrays` and returns its header.
+  // Names of the heatmap's rows come where they have changed, with an answer to an older wish, too.
+  let names = { rows: [], kinds: [], tensors: [] };
+  function withNames(fields) {
+    if (fields.rows) names = { rows: fields.rows, kinds: fields.kinds, tensors: fields.tensors };
+    else Object.assign(fields, names);
+  }
+
+  // Applies the message's arrays to `ns.arrays` and returns its header, with the names that the server leaves out.
   ns.decode = function (buffer) {
     const length = new DataView(buffer).getUint32(0, true);
     const header = JSON.parse(text.decode(new Uint8Array(buffer, 4, length)));
@@ -35,6 +42,7 @@
       changes.set(key, { before: ns.arrays.get(key), after: value, drop, keep });
       ns.arrays.set(key, value);
     }
+    if (header.heatmap) withNames(header.heatmap);
     return header;
   };
 })(window.nanscope);

@@ -222,7 +222,7 @@
 
   function take(header) {
     if (!header.charts) return;
-    if (header.heatmap && header.heatmap.rows) {
+    if (header.heatmap && header.heatmap.rows !== map.rows) {
       map.rows = header.heatmap.rows;
       map.kinds = header.heatmap.kinds;
       map.tensors = header.heatmap.tensors;

@@ -78,7 +78,7 @@ interface HeatmapFields {
   every: number;
   statistic: string;
   statistics: string[];
-  /** Only where they have changed. */
+  /** The server sends them where they have changed; `decode` fills in what it sent before. */
   rows?: string[];
   kinds?: string[];
   tensors?: number[];
