@@ -180,8 +180,8 @@ class TestRows(OnePage):
         until(page, f"dark => String({pixel}) !== String(dark)", arg=dark)
         page.locator("#page-menu").click()
         page.locator("#theme-system").click()
+        until(page, "document.documentElement.dataset.theme === 'dark'")
         page.evaluate("localStorage.clear()")
-        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
     def test_rows_event_and_row_take_turns(self, page: Page, served: Served) -> None:
         served.fill(run="turns", steps=range(50), is_full=True)
