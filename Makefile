@@ -31,20 +31,26 @@ KEEPER_PACKAGES := libzookeeper-java default-jre-headless
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((n < 3 ? n + 1 : 4)))
 KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h hot.h hot_state.h hot_finish.h hot_forward.h hot_backward.h hot_gradients.h hot_ring.h hot_phases.h hot_updates.h hot_late.h calls.h call_columns.h compile.py)
 
-.PHONY: demo test fresh collected lint js trackers ray replicas dialect promtool capabilities faults soak detection packages browser clickhouse compiler node clean
+.PHONY: demo test trackers_row others_row fresh collected lint js trackers ray replicas dialect promtool capabilities faults soak detection packages browser clickhouse compiler node clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
 	$(BIN)/dashboard demo
 
 # Python's packages come beside Debian's. One test has its program wait for processors; then come parts of one process
-# each, two at a time.
+# each, in two rows that take as long.
 test: compiler
 	$(MAKE) --jobs=2 --output-sync=target $(VENV)/.dev packages
 	$(BIN)/python -m pytest -m alone -n0 tests/integration/test_shared_processors.py
-	$(MAKE) --jobs=2 --output-sync=target fresh trackers lint js collected
+	$(MAKE) --jobs=2 --output-sync=recurse trackers_row others_row
 	$(BIN)/python -m pytest -m "not fresh_process and not alone" -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 		|| { test $$? = 1 && $(BIN)/python tests/once_more.py; }
+
+trackers_row:
+	@$(MAKE) --no-print-directory --jobs=1 trackers 2>&1
+
+others_row:
+	@$(MAKE) --no-print-directory --jobs=1 fresh lint js collected 2>&1
 
 # Memory of a process is followed best before it has loaded all test modules.
 fresh: compiler $(VENV)/.dev
