@@ -18,7 +18,8 @@ from probe.wire import Event, Layout, RunStart, StreamKey, encode
 
 from ..errors import DashboardError
 from . import retention, runs
-from .catalog import SCALAR, Catalog, Changes, SavedRows, position_of
+from .catalog import Catalog, position_of
+from .changes import Changes, SavedRows
 from .documents import document_sizes
 from .edge import MAX_SEQ, Edge, Pending
 from .event_shelf import EventShelf
@@ -41,6 +42,7 @@ from .rank_events import RankEvents
 from .rank_scalars import RankReads
 from .runs import EventCounts
 from .tensor_reads import TensorReads
+from .timelines import SCALAR
 from .whole_norms import WHOLE, Join, plan_joins, whole_series
 
 ALL_STEPS: Final = StepRange()
@@ -170,7 +172,7 @@ class StoreBase(KeptThings, RankReads, TensorReads):
                 return self._next_seq(key)
             if not decoded or self._next_seq(key) != expected or (key.run, key.writer) in self._removed:
                 return self._next_seq(key)
-            part = self._catalog.part = self._part_of(key)
+            part = self._catalog.changes.part = self._part_of(key)
             intake = Intake(self._catalog, key, now=self._clock(), ranks=self._ranks, items=self._items)
             pending, refused = intake.take(expected, decoded)
             stream = self._catalog.stream(key)
@@ -196,7 +198,7 @@ class StoreBase(KeptThings, RankReads, TensorReads):
                 return expected
             if self._catalog.refuses(key):
                 return expected
-            self._catalog.part = self._part_of(key)
+            self._catalog.changes.part = self._part_of(key)
             stream = self._catalog.stream(key)
             stream.gaps += end_seq - expected
             stream.next_seq = end_seq
@@ -221,12 +223,12 @@ class StoreBase(KeptThings, RankReads, TensorReads):
         with self._commit_lock:
             with self._lock:
                 self._require_open()
-                self._catalog.part = part
+                self._catalog.changes.part = part
                 taken = self._edge.take(self._epoch + 1, part)
                 joins = plan_joins(self._catalog, taken)
-                changes, self._catalog.changes = self._catalog.changes, Changes()
+                changes, self._catalog.changes.now = self._catalog.changes.now, Changes()
                 if not changes.streams:
-                    self._catalog.changes = changes
+                    self._catalog.changes.now = changes
                     return {}
                 saved = self._catalog.snapshot(changes)
                 queued = self._queued_bytes.pop(part, 0)
@@ -237,8 +239,8 @@ class StoreBase(KeptThings, RankReads, TensorReads):
             finally:
                 if not durable:
                     with self._lock:
-                        self._catalog.part = part
-                        self._catalog.changes = changes.followed_by(self._catalog.changes)
+                        self._catalog.changes.part = part
+                        self._catalog.changes.now = changes.followed_by(self._catalog.changes.now)
                         self._queued_bytes[part] += queued
                         self._not_committed(taken)
             with self._lock:
@@ -292,8 +294,8 @@ class StoreBase(KeptThings, RankReads, TensorReads):
     def scalar_names(self, run: str, rank: int = 0) -> list[str]:
         """Names of all scalar series of the rank, sorted."""
         with self._lock:
-            timeline = self._catalog.find_scalar_timeline(run, rank)
-            names = [] if timeline is None else self._catalog.series_names(timeline, SCALAR)
+            timeline = self._catalog.timelines.of_scalars(run, rank)
+            names = [] if timeline is None else self._catalog.timelines.series_names(timeline, SCALAR)
             has_whole = WHOLE not in names and whole_series(self._catalog, run, rank) is not None
             return sorted([*names, WHOLE]) if has_whole else names
 
@@ -302,14 +304,14 @@ class StoreBase(KeptThings, RankReads, TensorReads):
     ) -> pd.DataFrame:
         """Read scalar series; see `Store.scalars`. Unknown names have no rows."""
         with self._lock:
-            timeline = self._catalog.find_scalar_timeline(run, rank)
+            timeline = self._catalog.timelines.of_scalars(run, rank)
             numbers = (
                 {}
                 if timeline is None
                 else {
                     number: name
                     for name in names
-                    if (number := self._catalog.find_series(timeline, SCALAR, name)) is not None
+                    if (number := self._catalog.timelines.find_series(timeline, SCALAR, name)) is not None
                 }
             )
             whole = whole_series(self._catalog, run, rank) if WHOLE in names else None

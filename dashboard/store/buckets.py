@@ -15,7 +15,6 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
-from .catalog import SCALAR
 from .owners import supersede_older
 from .pyramid import FACTOR, LEVELS, closing
 from .retention import RESIDUE, keep_rewritten, kinds_of
@@ -36,6 +35,7 @@ from .tensors import (
     value_blobs,
     without_masks,
 )
+from .timelines import SCALAR
 
 MOST_TIMELINES: Final = 64
 """Timelines whose buckets one statement closes: their raw rows are in memory meanwhile."""

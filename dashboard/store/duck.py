@@ -18,7 +18,8 @@ import duckdb
 from ..errors import DashboardError
 from . import removal, retention
 from .base import StoreBase
-from .catalog import Catalog, SavedRows
+from .catalog import Catalog
+from .changes import SavedRows
 from .edge import Pending
 from .marks import write_mark
 from .mending import Mending
@@ -143,7 +144,7 @@ class DuckStore(Mending, StoreBase):
             try:
                 self.commit()
                 with self._lock:
-                    timelines = self._catalog.timelines_of(run)
+                    timelines = self._catalog.timelines.of_run(run)
                 removal.remove_rows(self._database, run, timelines)
             except (duckdb.Error, DashboardError) as error:
                 self._removed = before

@@ -14,10 +14,11 @@ import numpy as np
 
 from probe.wire.module_frames import MODULE_COLUMNS
 
-from .catalog import LAYER, MODULE, PARAMETER, Catalog
+from .catalog import Catalog
 from .protocol import Heatmap, StepRange
 from .pyramid import FACTOR, MEASURED, POOLED, Grid, choose_grid
 from .queries import Extent, Index, Picture, Snapshot, blank_picture, combine, read_picture, tensor_extent
+from .timelines import LAYER, MODULE, PARAMETER
 
 ZERO_WHEN_ABSENT: Final = {
     "grad_nan_count": "grad_norm",
@@ -77,7 +78,7 @@ def statistic_names(catalog: Catalog, run: str, rank: int) -> list[str]:
         name
         for timeline in same_model(catalog, run, rank)
         for kind in (LAYER, MODULE)
-        for name in catalog.series_names(timeline, kind)
+        for name in catalog.timelines.series_names(timeline, kind)
     }
     return sorted(names | {absent for absent, companion in ZERO_WHEN_ABSENT.items() if companion in names})
 
@@ -88,7 +89,7 @@ def same_model(catalog: Catalog, run: str, rank: int) -> list[int]:
     if found is None:
         return []
     model = catalog.layout(found[0])[1].model
-    others = [timeline for timeline in catalog.tensor_timelines(run, rank) if timeline != found[0]]
+    others = [timeline for timeline in catalog.timelines.of_layouts(run, rank) if timeline != found[0]]
     return [timeline for timeline in others if catalog.layout(timeline)[1].model == model] + [found[0]]
 
 
@@ -119,7 +120,7 @@ def source_of(catalog: Catalog, timeline: int, statistic: str) -> Source:
         (kind, name): number
         for kind in (LAYER, PARAMETER, MODULE)
         for name in wanted
-        if (number := catalog.find_series(timeline, kind, name)) is not None
+        if (number := catalog.timelines.find_series(timeline, kind, name)) is not None
     }
     names = {LAYER: geometry.layers, PARAMETER: geometry.parameters, MODULE: geometry.modules}
     return Source(timeline, names, series)

@@ -16,8 +16,9 @@ from probe.wire.layer_values import Geometry
 from probe.wire.magnitude_bins import BINS
 from probe.wire.module_frames import HISTOGRAMS, unpack_histogram, unpack_module_rows
 
-from .catalog import HISTOGRAM, Catalog
+from .catalog import Catalog
 from .edge import HistogramRow
+from .timelines import HISTOGRAM
 
 
 def histogram_rows(
@@ -29,8 +30,10 @@ def histogram_rows(
     for seq, frame in frames:
         for histogram in frame.histograms:
             data = _fitting(histogram, frame, geometry)
-            series = None if data is None else catalog.add_series(timeline, HISTOGRAM, histogram.name)
-            if data is None or series is None:
+            if data is None:
+                continue
+            series = catalog.timelines.add_series(timeline, HISTOGRAM, histogram.name)
+            if series is None:
                 continue
             catalog.note_histogram(timeline, incarnation, seq)
             rows.append(

@@ -20,13 +20,14 @@ from probe.wire.layer_values import Geometry
 from probe.wire.magnitude_bins import BINS
 from probe.wire.module_frames import HISTOGRAMS
 
-from .catalog import HISTOGRAM, Catalog
+from .catalog import Catalog
 from .edge import HistogramRow
 from .heatmaps import same_model
 from .protocol import HistogramColumns, MagnitudeHistogram, StepRange
 from .queries import Snapshot
 from .rows import HistogramKey
 from .tensors import Columns, insert_columns, objects
+from .timelines import HISTOGRAM
 
 KEPT: Final = 64
 """Newest histograms of a series that stay. With 2,000 tensors one is 0.5 MB, compressed a tenth of it (the
@@ -106,7 +107,9 @@ def histogram_mark(catalog: Catalog, run: str, rank: int) -> int | None:
 def _timelines(catalog: Catalog, run: str, rank: int) -> list[int]:
     """Return those of the newest layout's model that have histograms."""
     return [
-        timeline for timeline in same_model(catalog, run, rank) if catalog.series_names(timeline, HISTOGRAM)
+        timeline
+        for timeline in same_model(catalog, run, rank)
+        if catalog.timelines.series_names(timeline, HISTOGRAM)
     ]
 
 
@@ -117,7 +120,7 @@ def plan_histograms(catalog: Catalog, run: str, rank: int, *, subject: str) -> l
     for name in HISTOGRAMS:
         rows = {}
         for timeline in timelines:
-            series = catalog.find_series(timeline, HISTOGRAM, name)
+            series = catalog.timelines.find_series(timeline, HISTOGRAM, name)
             members = _members(catalog.layout(timeline)[1], name, subject)
             if series is not None and members:
                 rows[series] = members

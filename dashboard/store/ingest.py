@@ -30,14 +30,16 @@ from probe.wire import (
     encode,
 )
 
-from .catalog import MAX_RETURNS, SCALAR, Catalog, FullError, Incarnation, IncarnationState
+from .catalog import Catalog, FullError
 from .edge import MAX_SEQ, GapRow, Pending, ScalarBlock
 from .histogram_blocks import histogram_rows
+from .incarnation import MAX_RETURNS, Incarnation, IncarnationState
 from .limits import ItemLimits
 from .protocol import StoredDocument
 from .pyramid import FACTOR
 from .rank_events import RankEvents
 from .tensor_blocks import has_tensors, tensor_block
+from .timelines import SCALAR
 
 MAX_SCALARS: Final = 4096
 """Scalars of one frame."""
@@ -195,7 +197,7 @@ class Intake:
                 first_step=state.last_step,
                 last_step=None,
             )
-            self._catalog.add_gap(row)
+            self._catalog.gaps.add(row)
 
     def _take_loss(self, gap: Gap) -> None:
         """Note records that were never written: the hole has as many numbers as they would have taken."""
@@ -211,8 +213,8 @@ class Intake:
             first_step=state.last_step if gap.first_step is None else gap.first_step,
             last_step=gap.last_step,
         )
-        self._catalog.add_gap(row)
-        losses = self._catalog.gaps_of(self._key.run, self._key.writer, "lost")
+        self._catalog.gaps.add(row)
+        losses = self._catalog.gaps.of_writer(self._key.run, self._key.writer, "lost")
         state.lost_before_write = min(sum(one.end_seq - one.first_seq for one in losses), MAX_SEQ)
 
     # -- frames
@@ -230,7 +232,7 @@ class Intake:
             if is_new:
                 entry.state.taken = seq + 1
                 _note_step(entry.state, frame)
-            self._catalog.close_gap(self._key.run, self._key.writer, frame.step)
+            self._catalog.gaps.close(self._key.run, self._key.writer, frame.step)
         if timeline is None:
             self._unnamed.append((seq, frame))
             if is_new and (has_tensors(frame) or frame.histograms):
@@ -245,17 +247,17 @@ class Intake:
             return
         rank, incarnation = self._trainer()
         everything = [item for frames in (*self._frames.values(), self._unnamed) for item in frames]
-        scalars = self._catalog.scalar_timeline(self._key.run, rank)
+        scalars = self._catalog.timelines.add(self._key.run, rank)
         if any(frame.scalars for _, frame in everything):
             self._pending.scalars.append(_scalar_block(self._catalog, scalars, incarnation, everything))
         for timeline, frames in self._frames.items():
             self._pending.histograms += histogram_rows(self._catalog, timeline, incarnation, frames)
             if any(has_tensors(frame) for _, frame in frames):
                 self._pending.tensors.append(tensor_block(self._catalog, timeline, incarnation, frames))
-                self._catalog.end_unnamed(self._key.run, self._key.writer)
+                self._catalog.gaps.end_unnamed(self._key.run, self._key.writer)
         if self._bare:
             steps = [step for _, step in self._bare]
-            self._catalog.add_unnamed(self._key.run, self._key.writer, seq=self._bare[0][0], steps=steps)
+            self._catalog.gaps.add_unnamed(self._key.run, self._key.writer, seq=self._bare[0][0], steps=steps)
 
 
 def _check_scalars(frame: Frame) -> None:
@@ -294,7 +296,9 @@ def _scalar_block(
 ) -> ScalarBlock:
     names = dict.fromkeys(name for _, frame in frames for name in frame.scalars)
     numbers = {
-        name: number for name in names if (number := catalog.add_series(timeline, SCALAR, name)) is not None
+        name: number
+        for name in names
+        if (number := catalog.timelines.add_series(timeline, SCALAR, name)) is not None
     }
     kept = [{name: v for name, v in frame.scalars.items() if name in numbers} for _, frame in frames]
     counts = [len(scalars) for scalars in kept]

@@ -15,7 +15,8 @@ import msgspec
 from probe.detectors.ranks.rank_watch import KINDS, RankWatch
 from probe.wire import Event, Frame, HostSample, Layout, RunEnd
 
-from .catalog import Catalog, Incarnation
+from .catalog import Catalog
+from .incarnation import Incarnation
 
 _MAX_RUNS: Final = 256
 """Runs that are followed at a time; the one that has been silent for longest is forgotten."""

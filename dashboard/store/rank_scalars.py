@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from .catalog import SCALAR, Catalog, Incarnation
+from .catalog import Catalog
 from .edge import ScalarBlock
+from .incarnation import Incarnation
 from .protocol import RankScalars, RankSeries, StepRange
 from .pyramid import MEASURED, SAW_INF, SAW_NAN, Flags, Grid, Piece, Steps, choose_grid
 from .queries import Extent, Snapshot
 from .tensors import Columns, has_repeated
+from .timelines import SCALAR
 
 MOST_RANKS: Final = 1024
 """Ranks that have sent nothing have rows in runs of so many at most."""
@@ -78,10 +80,10 @@ def plan_ranks(catalog: Catalog, run: str, names: Sequence[str]) -> list[RankSou
 def _source(
     catalog: Catalog, run: str, rank: int, entry: Incarnation | None, names: Sequence[str]
 ) -> RankSource:
-    timeline = catalog.find_scalar_timeline(run, rank)
+    timeline = catalog.timelines.of_scalars(run, rank)
     if entry is None or timeline is None:
         return RankSource(rank, entry.description().host if entry else "", None, None, {})
-    found = {name: catalog.find_series(timeline, SCALAR, name) for name in names}
+    found = {name: catalog.timelines.find_series(timeline, SCALAR, name) for name in names}
     series = {name: number for name, number in found.items() if number is not None}
     return RankSource(rank, entry.description().host, entry.state.stage, timeline, series)
 

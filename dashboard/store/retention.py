@@ -12,8 +12,8 @@ from typing import Final
 
 import duckdb
 
-from .catalog import LAYER, MODULE, PARAMETER, SCALAR
 from .pyramid import FACTOR, Ranges, join_ranges, uncovered
+from .timelines import LAYER, MODULE, PARAMETER, SCALAR
 
 RAW_STEPS: Final = 20_000
 """Newest steps whose raw rows stay."""

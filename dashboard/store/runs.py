@@ -12,8 +12,9 @@ from typing import Final
 from probe.errors import WireError
 from probe.wire import SEVERITIES, Event, StreamKey, decode_record
 
-from .catalog import Catalog, Incarnation
+from .catalog import Catalog
 from .edge import GapRow
+from .incarnation import Incarnation
 from .ingest import writer_of
 from .odd_rows import OddRows
 from .protocol import GapRange, RankStart, RunSummary
@@ -153,13 +154,13 @@ def note_skip(catalog: Catalog, key: StreamKey, *, first_seq: int, end_seq: int,
         first_step=reached if key.stream == "metrics" else None,
         last_step=None if key.stream == "metrics" else reached,
     )
-    catalog.add_gap(row)
+    catalog.gaps.add(row)
 
 
 def list_gaps(catalog: Catalog, run: str, *, rank: int | None) -> list[GapRange]:
     """Return the holes that the streams have skipped, and those announced and not yet reached."""
     result = []
-    for row in catalog.gaps.values():
+    for row in catalog.gaps.rows():
         key = StreamKey(run=row.run, writer=row.writer, stream="metrics")
         writer = writer_of(key)
         if row.run != run or writer is None or rank not in (None, writer[0]):
@@ -191,7 +192,7 @@ def list_gaps(catalog: Catalog, run: str, *, rank: int | None) -> list[GapRange]
 
 def _skipped(catalog: Catalog, row: GapRow) -> Ranges:
     """Return the numbers of a writer's metrics that have been skipped."""
-    gaps = catalog.gaps.values()
+    gaps = catalog.gaps.rows()
     return join_ranges(
         sorted(
             (one.first_seq, one.end_seq)
@@ -220,7 +221,7 @@ def _partial(row: GapRow, rank: int, what: str) -> GapRange:
 
 def _announced(catalog: Catalog, row: GapRow) -> str | None:
     """Return the journal's own reason for a skipped hole."""
-    for other in catalog.gaps.values():
+    for other in catalog.gaps.rows():
         same = (other.run, other.writer, other.source) == (row.run, row.writer, "journal")
         if same and other.first_seq < row.end_seq and row.first_seq < other.end_seq:
             return other.reason

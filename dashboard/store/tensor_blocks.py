@@ -27,9 +27,10 @@ from probe.wire.layer_values import (
 )
 from probe.wire.module_frames import unpack_module_column, unpack_module_rows
 
-from .catalog import LAYER, MODULE, PARAMETER, Catalog
+from .catalog import Catalog
 from .edge import TensorBlock, TensorRows
 from .pyramid import MEASURED, POOLED, Flags, Floats, flags_of
+from .timelines import LAYER, MODULE, PARAMETER
 
 Frames = Sequence[tuple[int, Frame]]
 """(sequence number, frame), in order of arrival."""
@@ -71,7 +72,7 @@ def tensor_block(catalog: Catalog, timeline: int, incarnation: int, frames: Fram
             *_layers(frames, geometry),
             *_modules(frames, geometry),
         )
-        if (series := catalog.add_series(timeline, kind, name)) is not None
+        if (series := catalog.timelines.add_series(timeline, kind, name)) is not None
     ]
     return TensorBlock(timeline=timeline, incarnation=incarnation, step=steps, rows=tuple(rows))
 

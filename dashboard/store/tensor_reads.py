@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
-from .catalog import LAYER, MODULE, PARAMETER, Catalog
+from .catalog import Catalog
 from .heatmaps import ZERO_WHEN_ABSENT, HeatmapPlan, read_heatmap, same_model, source_of
 from .histograms import plan_histograms, read_histogram_columns
 from .protocol import Heatmap, HistogramColumns, StepRange, TensorTrack
 from .queries import Snapshot
+from .timelines import LAYER, MODULE, PARAMETER
 
 ALL_STEPS: Final = StepRange()
 
@@ -69,7 +70,7 @@ def _plans(catalog: Catalog, run: str, rank: int, subject: str) -> Iterator[Heat
         of_kind = [
             timeline for timeline in timelines if subject in source_of(catalog, timeline, "").names[kind]
         ]
-        stored = {name for timeline in of_kind for name in catalog.series_names(timeline, kind)}
+        stored = {name for timeline in of_kind for name in catalog.timelines.series_names(timeline, kind)}
         absent = {name for name, companion in ZERO_WHEN_ABSENT.items() if companion in stored}
         for statistic in sorted(stored | absent):
             sources = tuple(source_of(catalog, timeline, statistic) for timeline in of_kind)

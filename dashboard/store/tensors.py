@@ -15,9 +15,9 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
-from .catalog import LAYER, MODULE, PARAMETER
 from .odd_rows import OddRows
 from .pyramid import POOLED, Flags, Floats, Steps, pool_rows
+from .timelines import LAYER, MODULE, PARAMETER
 
 Columns = dict[str, npt.NDArray[Any]]
 RAW_TABLES: Final = {LAYER: "layer_raw", PARAMETER: "parameter_raw", MODULE: "module_raw"}

@@ -17,10 +17,11 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
-from .catalog import SCALAR, Catalog
+from .catalog import Catalog
 from .edge import Pending
 from .rank_scalars import MOST_RANKS
 from .tensors import Columns, insert_columns, without_masks
+from .timelines import SCALAR
 
 PART: Final = "grad_square_part"
 WHOLE: Final = "grad_norm_whole"
@@ -51,11 +52,11 @@ def plan_joins(catalog: Catalog, pending: Sequence[Pending]) -> list[Join]:
     """Return what a commit has to put together; gives the series of whole norms their numbers."""
     steps: dict[int, list[Ints]] = defaultdict(list)
     for block in (block for item in pending for block in item.scalars):
-        part = catalog.find_series(block.timeline, SCALAR, PART)
+        part = catalog.timelines.find_series(block.timeline, SCALAR, PART)
         if part is not None:
             steps[block.timeline].append(block.step[block.series == part])
     groups: dict[tuple[str, tuple[int, ...]], list[Ints]] = defaultdict(list)
-    for (run, rank), timeline in catalog.scalar_timelines(steps).items():
+    for (run, rank), timeline in catalog.timelines.with_scalars(steps).items():
         groups[run, sharded_over(catalog, run, rank)] += steps[timeline]
     joins = (_plan(catalog, run, ranks, np.unique(np.concatenate(s))) for (run, ranks), s in groups.items())
     return [join for join in joins if join is not None and len(join.steps)]
@@ -71,19 +72,19 @@ def sharded_over(catalog: Catalog, run: str, rank: int) -> tuple[int, ...]:
 def whole_series(catalog: Catalog, run: str, rank: int) -> tuple[int, int] | None:
     """Return timeline and series of the whole norm that a rank has a part in; None where there is none."""
     ranks = sharded_over(catalog, run, rank)
-    timeline = catalog.find_scalar_timeline(run, ranks[0]) if ranks else None
-    series = None if timeline is None else catalog.find_series(timeline, SCALAR, WHOLE)
+    timeline = catalog.timelines.of_scalars(run, ranks[0]) if ranks else None
+    series = None if timeline is None else catalog.timelines.find_series(timeline, SCALAR, WHOLE)
     return None if timeline is None or series is None else (timeline, series)
 
 
 def _plan(catalog: Catalog, run: str, ranks: tuple[int, ...], steps: Ints) -> Join | None:
-    timelines = [catalog.find_scalar_timeline(run, rank) for rank in ranks]
-    parts = [None if t is None else catalog.find_series(t, SCALAR, PART) for t in timelines]
+    timelines = [catalog.timelines.of_scalars(run, rank) for rank in ranks]
+    parts = [None if t is None else catalog.timelines.find_series(t, SCALAR, PART) for t in timelines]
     known = tuple(part for part in parts if part is not None)
     having = tuple(timeline for timeline in timelines if timeline is not None)
     if not parts or timelines[0] is None or len(known) < len(parts):
         return None
-    whole = catalog.add_series(timelines[0], SCALAR, WHOLE)
+    whole = catalog.timelines.add_series(timelines[0], SCALAR, WHOLE)
     return None if whole is None else Join(run, timelines[0], whole, known, having, steps)
 
 

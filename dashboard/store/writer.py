@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .buckets import Move, advance
-from .catalog import SavedRows
+from .changes import SavedRows
 from .documents import write_documents
 from .edge import Pending, ScalarBlock, TensorBlock
 from .histograms import insert_histograms

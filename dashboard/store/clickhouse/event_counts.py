@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from .connection import Connections
-from .rows import of_all_runs, text
+from .said_rows import of_all_runs, text
 
 MOST_IDS: Final = 8000
 """Of events in a statement, whose text may have 256 KiB; of more, all words are fetched."""

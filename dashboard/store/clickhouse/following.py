@@ -32,7 +32,8 @@ from .connection import Connections
 from .leftovers import Leftovers, remove_deleted
 from .looks import SharedLooks
 from .norms import NormJoiner
-from .rows import ClickRows, text
+from .rows import ClickRows
+from .said_rows import text
 from .schema import create_tables, now_ns
 from .shards import Places, Shard
 from .writer import NO_STEP
@@ -266,7 +267,7 @@ class Following:
             self._catalog.load(lambda table: tables[table])
             for _, run, rank, _ in tables["timelines"]:
                 self._places.learn(run, rank, shard)
-            foreign = {timeline for run in changed for timeline in self._catalog.timelines_of(run)}
+            foreign = {timeline for run in changed for timeline in self._catalog.timelines.of_run(run)}
             if foreign:
                 self._overtaken += 1
                 self._progress = {key: at for key, at in self._progress.items() if key not in foreign}
@@ -344,7 +345,7 @@ class Following:
             self._removed |= {(run, key.writer) for key in self._catalog.streams if key.run == run}
             self._gone[run] = gone_at
             # What waits would otherwise be written later, for a run that nobody knows any more.
-            self._edge.forget_run(run, set(self._catalog.timelines_of(run)))
+            self._edge.forget_run(run, set(self._catalog.timelines.of_run(run)))
             self._catalog.forget_run(run)
             self._places.forget(run)
             self._norms.forget(run)

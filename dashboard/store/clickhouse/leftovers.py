@@ -18,7 +18,7 @@ from clickhouse_driver.errors import ServerException
 from ..histograms import KEPT
 from .connection import Connections, first_line
 from .looks import KEPT_S
-from .rows import text
+from .said_rows import text
 from .schema import OF_RUNS, number_of
 
 FIRST_S = 30.0

@@ -10,7 +10,7 @@ import time
 from typing import Final
 
 from ..protocol import Looks
-from .rows import text
+from .said_rows import text
 from .shards import Places, Shard
 
 EVERY_S: Final = 2.0

@@ -55,7 +55,7 @@ class NormJoiner:
                     self._touched.add(join.timeline)
                     with home.asked("cannot write"):
                         home.database.secure()
-                        home.writer.advance(found)
+                        home.writer.pyramid.advance(found)
                         home.database.secure()
             except DashboardError:
                 self._owe(join)

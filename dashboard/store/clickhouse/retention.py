@@ -14,12 +14,13 @@ from typing import Final
 
 import numpy as np
 
-from ..catalog import LAYER, MODULE, PARAMETER, SCALAR
 from ..pyramid import FACTOR, Ranges, join_ranges
 from ..retention import EVENT_STEPS
+from ..timelines import LAYER, MODULE, PARAMETER, SCALAR
 from . import schema
 from .connection import Connections
-from .rows import REWRITTEN, REWRITTEN_EVENT, WHOLE, ClickRows, text
+from .rows import REWRITTEN, REWRITTEN_EVENT, WHOLE, ClickRows
+from .said_rows import text
 from .schema import now_ns, number_of
 
 QUIET_S: Final = 60

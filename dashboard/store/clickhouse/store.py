@@ -21,7 +21,8 @@ from probe.wire import StreamKey
 from ...errors import DashboardError
 from .. import retention
 from ..base import StoreBase
-from ..catalog import Catalog, SavedRows
+from ..catalog import Catalog
+from ..changes import SavedRows
 from ..edge import Pending
 from ..protocol import RunMark, StepNote, StreamPosition
 from ..queries import Snapshot
@@ -91,12 +92,12 @@ class ClickStore(Following, StoreBase):
             Shard(
                 number,
                 database,
-                Writer(database, self._catalog.run_of, raw_steps=raw_steps, everywhere=databases),
+                Writer(database, self._catalog.timelines.run_of, raw_steps=raw_steps, everywhere=databases),
                 is_alone=len(databases) == 1 and not database.is_replicated,
             )
             for number, database in enumerate(databases)
         ]
-        self._places = Places(shards, self._catalog.rank_of)
+        self._places = Places(shards, self._catalog.timelines.rank_of)
         self._norms = NormJoiner(self._places)
         try:
             self._prepare()
@@ -237,7 +238,7 @@ class ClickStore(Following, StoreBase):
     def _remove_old_rows(self, shard: Shard) -> None:
         """What was written is durable already: a failure is no reason to write it again."""
         with self._lock:
-            names = self._catalog.timeline_names()
+            names = self._catalog.timelines.names()
             over = self._catalog.ranks_over(self._clock(), quiet_s=QUIET_RANK_S)
         here = self._places.split(list(names)).get(shard, [])
         try:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from store_engines import DUCKDB_ONLY, OpenStore
 
-from dashboard.store import catalog as catalogue
-from dashboard.store import layout_cache, limits
+from dashboard.store import layout_cache, limits, timelines
 from dashboard.store.limits import Held
 from dashboard.store.protocol import StepRange, Store
 from probe.wire import (
@@ -99,7 +98,7 @@ def test_limits_of_healthy_runs_say_nothing(store: Store) -> None:
 def test_limits_new_series_in_every_record_are_left_out_beyond_the_most(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue, "MAX_SERIES", 20)
+    monkeypatch.setattr(timelines, "MAX_SERIES", 20)
     begin(store)
     begin(store, "other")
     for first in range(0, 500, 50):
@@ -131,7 +130,7 @@ def test_limits_new_statistics_in_every_record_are_left_out(
 ) -> None:
     import numpy as np
 
-    monkeypatch.setattr(catalogue, "MAX_SERIES", 5)
+    monkeypatch.setattr(timelines, "MAX_SERIES", 5)
     begin(store)
     for step in range(30):
         columns = [pack_column(f"odd_{step}", np.ones(1))]
@@ -270,7 +269,7 @@ def test_limits_hold_after_opening_again(
     at_most(monkeypatch, "streams", 2)
     monkeypatch.setattr(limits, "MAX_EVENTS", 4)
     monkeypatch.setattr(limits, "MAX_DOCUMENTS", 2)
-    monkeypatch.setattr(catalogue, "MAX_SERIES", 4)
+    monkeypatch.setattr(timelines, "MAX_SERIES", 4)
     for first in (0, 100):
         store = open_store(tmp_path)
         begin(store)

@@ -6,7 +6,7 @@ import pytest
 from store_engines import TWO_SERVERS_TOO, OpenStore
 from store_reference import RUN, begin, make_event, make_frame, stream_key
 
-from dashboard.store.catalog import GONE_AFTER_S, SILENT_AFTER_S
+from dashboard.store.incarnation import GONE_AFTER_S, SILENT_AFTER_S
 from dashboard.store.protocol import Store
 from probe.delivery.recorder.process_identity import own_identity
 from probe.wire import HostSample, RunEnd, RunStart, StreamKey, encode
