@@ -150,7 +150,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from .runs import require_spool
     from .serving.reach import Reach
     from .serving.running import data_folder, find_server_of
-    from .serving.server import serve
+    from .serving.serve import serve
 
     reach = Reach(
         host=arguments.host,

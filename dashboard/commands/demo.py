@@ -24,7 +24,8 @@ from probe.wire import StreamKey, StreamName
 
 from ..errors import DemoFailedError
 from ..packaged import script_arguments
-from ..serving.server import Server, serve
+from ..serving.serve import serve
+from ..serving.server import Server
 from ..store.protocol import Store
 
 STORED_TIMEOUT_S: Final = 60.0

@@ -11,7 +11,7 @@ from ..errors import UnknownRunError
 from ..ingest.reading import read_runs, unnamed_steps
 from ..runs import RunFolder, problem_lines, resolve_runs
 from ..serving.running import STORE_VARIABLE
-from ..serving.server import serve
+from ..serving.serve import serve
 from ..store.duck import DuckStore
 
 

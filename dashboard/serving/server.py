@@ -1,24 +1,19 @@
 """The `serve` process: store, collector, spool reader and page, started and stopped together.
 
-Called by the command line and by tests. uvicorn runs on its own thread; the thread that calls `serve` only
-waits for a signal. Nothing heavy is imported before `Server.start`.
+uvicorn runs on its own thread. Nothing heavy is imported before `Server.start`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from probe.errors import ProbeError
 from probe.settings.places import (
     DEFAULT_INGEST,
     DEFAULT_PAGE_PORT,
@@ -26,15 +21,14 @@ from probe.settings.places import (
     default_spool,
 )
 
-from ..errors import DashboardError
 from ..ingest.watched_ranks import WatchedRanks
 from . import listening
-from .allocator import give_memory_back
 from .credentials import load_credentials
 from .log_limits import LogLimits
 from .reach import Reach, connect_address, first_certificate, is_loopback_host
 from .running import STORE_VARIABLE, RunningNote, data_folder, remove_note, write_note
 from .serve_note import ServeNote
+from .spool_thread import SpoolThread
 
 if TYPE_CHECKING:
     from ..ingest.collector import Collector, CollectorStatus
@@ -44,17 +38,6 @@ if TYPE_CHECKING:
     from ..outlets.settings import Outlets
     from ..outlets.status import OutletStatus
     from ..store.engines import ServedStore
-
-_log = logging.getLogger(__name__)
-
-SPOOL_INTERVAL_S: Final = 10.0
-STOP_TIMEOUT_S: Final = 10.0
-_LOOK_S: Final = 0.5
-"""Between two looks at whether the store has been replaced."""
-
-
-class _StopReading(Exception):  # noqa: N818 - no error
-    """The server stops while a spool is being read."""
 
 
 class Server:
@@ -75,7 +58,7 @@ class Server:
         keys: Path | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        """See `serve` for the arguments.
+        """See `serve.serve` for the arguments.
 
         Raises:
             DashboardError: other machines could reach the page or the ingest, and it is not protected; or
@@ -95,9 +78,7 @@ class Server:
         self._stopping = threading.Event()
         self._undo = contextlib.ExitStack()
         self._changed_at = time.monotonic()
-        self._spool_problems: tuple[str, ...] = ()
-        self._logged: tuple[str, ...] = ()
-        """Those of the spool's problems that are in the log."""
+        self._spool_reader: SpoolThread | None = None
         self._storage = ""
         self._serve_note: ServeNote | None = None
         self.elsewhere = ""
@@ -293,54 +274,19 @@ class Server:
         runner.start()
 
     def _start_spool_reader(self) -> None:
-        thread = threading.Thread(target=self._read_spool, name="nanscope-spool", daemon=True)
-        thread.start()
-        self._undo.callback(thread.join, STOP_TIMEOUT_S)
-        self._undo.callback(self._stopping.set)
+        reader = self._spool_reader = SpoolThread(
+            self.store, self._spool, only=self._only, on_news=self.notify, each_pass=self._look_after
+        )
+        reader.start()
+        self._undo.callback(reader.stop)
 
-    def _read_spool(self) -> None:
-        """Take up finished and orphaned journals, and keep the note, now and every `SPOOL_INTERVAL_S`."""
-        from ..ingest.spool import SpoolIngest
+    def _look_after(self) -> None:
+        """What is to be done from time to time: called after each pass over the spool."""
         from ..ingest.storage import storage_line
 
-        ingest = SpoolIngest(self.store, self._spool, only=self._only)
-        while not self._stopping.is_set():
-            if self._spool.is_dir():
-                try:
-                    report = ingest.run(progress=self._check_running)
-                except _StopReading:
-                    return
-                except DashboardError as error:
-                    self._spool_problems = (f"Runs of the spool {self._spool} wait: {error}",)
-                except (ProbeError, OSError) as error:
-                    self._spool_problems = (f"The spool {self._spool} cannot be read: {error}",)
-                else:
-                    for problem in report.problems[len(self._logged) :]:
-                        _log.warning("%s", problem)
-                    self._logged = self._spool_problems = report.problems
-                    self.store.note_journals(report.seen)
-                    if report.records:
-                        self.notify()
-            else:
-                self.store.note_journals(())
-            self._storage = storage_line(self._spool, self._data, store=self._store_url)
-            self._keep_note()
-            self._log_limits.write_summaries()
-            self._wait_for_next_pass()
-
-    def _wait_for_next_pass(self) -> None:
-        """Wait until it is time to read the spool again: at once where the store has to be filled anew."""
-        seen = self.store.generation()
-        end = time.monotonic() + SPOOL_INTERVAL_S
-        while time.monotonic() < end and not self._stopping.wait(_LOOK_S):
-            if self.store.generation() != seen:
-                self.notify()
-                return
-
-    def _check_running(self, run: str) -> None:
-        """Called between the runs of a spool: a large one must not hold up the end."""
-        if self._stopping.is_set():
-            raise _StopReading(run)
+        self._storage = storage_line(self._spool, self._data, store=self._store_url)
+        self._keep_note()
+        self._log_limits.write_summaries()
 
     def notices(self) -> list[str]:
         """What the page must tell beside the data: damage, refusals, a store that takes nothing."""
@@ -366,7 +312,8 @@ class Server:
         if self.elsewhere:
             found.append(self.elsewhere)
         losses = self._collector.status.losses if self._collector is not None else ()
-        if problems := (*losses, *self._spool_problems):
+        of_spool = self._spool_reader.problems if self._spool_reader is not None else ()
+        if problems := (*losses, *of_spool):
             more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
             found.append(problems[0] + more)
         return [text if text.endswith(".") else f"{text}." for text in found]
@@ -412,88 +359,6 @@ class Server:
             self.elsewhere = self._serve_note.words()
 
 
-def serve(
-    *,
-    host: str = "127.0.0.1",
-    port: int = DEFAULT_PAGE_PORT,
-    ingest: str = DEFAULT_INGEST,
-    data: Path | None,
-    store: str | None = None,
-    spool: Path | None,
-    only: Collection[str] | None = None,
-    open_browser: bool,
-    announce: Callable[[str], None],
-    ready: Callable[[Server], None] | None = None,
-    before_stop: Callable[[Server], None] | None = None,
-    stop: threading.Event | None = None,
-    notice: Callable[[str], None] = lambda line: None,
-    outlets: Outlets | None = None,
-    reach: Reach | None = None,
-    keys: Path | None = None,
-    environment: Mapping[str, str] = os.environ,
-) -> None:
-    """Serve until SIGINT, SIGTERM or SIGHUP, or until `stop` is set.
-
-    Args:
-        host: Address of the page; not of loopback only as `reach` says how it is protected.
-        port: Its port; 0 takes a free one.
-        ingest: ZeroMQ address for probes; its port may be ``*`` or 0.
-        data: Folder of the store; None is in the user's state folder.
-        store: Address of a ClickHouse database, which holds the data in place of a file there; None: as the
-            environment says.
-        spool: Journals to read; None is the default spool.
-        only: Ids of the runs that are read from it; None reads all.
-        open_browser: Open the page on a local graphical session.
-        announce: Gets the one line that says where the page is.
-        ready: Called once everything runs.
-        before_stop: Called at the end, while everything still runs.
-        stop: Ends the wait from another thread.
-        notice: Gets what the user should know.
-        outlets: Webhooks and OpenTelemetry; None sends nothing.
-        reach: How the page is reached, in place of `host`.
-        keys: File of `dashboard keygen`; an ingest that other machines reach wants one, and finds it in the
-            state folder where None is given.
-        environment: Where the default places and the tokens come from.
-
-    Raises:
-        DashboardError: a port is in use, other machines could reach what is not protected, or the data folder
-            cannot be opened.
-    """
-    give_memory_back()
-    finished = stop if stop is not None else threading.Event()
-    server = Server(
-        host=host,
-        port=port,
-        ingest=ingest,
-        data=data,
-        store=store,
-        spool=spool,
-        only=only,
-        outlets=outlets,
-        reach=reach,
-        keys=keys,
-        environment=environment,
-    )
-    with _signals_set(finished):
-        try:
-            server.start()
-            announce(f"nanscope {server.address}")
-            if server.elsewhere:
-                notice(f"{server.elsewhere}.")
-            if open_browser and listening.has_graphical_session(os.environ):
-                listening.open_browser(server.address)
-            try:
-                if ready is not None:
-                    ready(server)
-                while not finished.wait(0.5):
-                    pass
-            finally:
-                if before_stop is not None:
-                    before_stop(server)
-        finally:
-            server.stop()
-
-
 def _keys_path(ingest: str, chosen: Path | None, environment: Mapping[str, str]) -> Path | None:
     """Return the keys of an ingest: those that were chosen, else beyond loopback those of the user."""
     if chosen is not None:
@@ -505,24 +370,3 @@ def _keys_path(ingest: str, chosen: Path | None, environment: Mapping[str, str])
 
     usual = keys_folder(environment) / SERVER_FILE
     return usual if usual.exists() else None
-
-
-@contextlib.contextmanager
-def _signals_set(event: threading.Event) -> Iterator[None]:
-    """SIGINT, SIGTERM and a closed terminal set the event; only the main thread may listen for them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        event.set()
-
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # what nohup asks for stays
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, handle) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

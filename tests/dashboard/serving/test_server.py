@@ -19,7 +19,8 @@ from written_journal import record_places
 
 from dashboard.errors import DashboardError
 from dashboard.ingest.spool import SpoolIngest
-from dashboard.serving.server import Server, serve
+from dashboard.serving.serve import serve
+from dashboard.serving.server import Server
 from probe.settings.places import ServeState, read_serve_state, serve_state_path, write_serve_state
 
 TOKEN = "token-for-tests"
@@ -87,7 +88,7 @@ def test_server_with_other_data_leaves_the_note_of_the_first(tmp_path: Path) -> 
 def test_server_takes_the_note_when_the_first_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dashboard.serving.server.SPOOL_INTERVAL_S", 0.05)
+    monkeypatch.setattr("dashboard.serving.spool_thread.SPOOL_INTERVAL_S", 0.05)
     first, second = make(tmp_path), make(tmp_path / "other", state=tmp_path)
     first.start()
     second.start()
@@ -153,7 +154,7 @@ def test_serve_says_where_trainings_ship_instead(tmp_path: Path, monkeypatch: py
 def test_server_note_that_is_lost_or_of_a_dead_server_is_written_again(
     left: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dashboard.serving.server.SPOOL_INTERVAL_S", 0.05)
+    monkeypatch.setattr("dashboard.serving.spool_thread.SPOOL_INTERVAL_S", 0.05)
     server = make(tmp_path)
     server.start()
     try:

@@ -26,7 +26,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 def test_serve_replaces_a_damaged_file_and_says_what_came_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("dashboard.serving.server._LOOK_S", 0.05)
+    monkeypatch.setattr("dashboard.serving.spool_thread._LOOK_S", 0.05)
     spool = tmp_path / "spool"
     for run in ("kept", "other", "gone"):
         write_run(spool, run, steps=300, name=f"{run}.py")
