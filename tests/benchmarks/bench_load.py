@@ -91,15 +91,22 @@ def frame_of(step: int, values: npt.NDArray[np.float64]) -> bytes:
 
 
 class Ranks:
-    """Journals of all ranks of a run that is being trained."""
+    """Journals of ranks of a run that is being trained.
 
-    def __init__(self, spool: Path, ranks: int, layers: int) -> None:
+    Args:
+        spool: where they are written.
+        ranks: of the run.
+        layers: of its model.
+        own: those that are written here; None: all.
+    """
+
+    def __init__(self, spool: Path, ranks: int, layers: int, *, own: range | None = None) -> None:
         now = time.time_ns()
         self.values = np.linspace(0.1, 1.0, layers)
         self.event_times: list[float] = []
         self.event_clocks: list[float] = []
         self.steps = 0
-        self.starts = [start_of(rank, ranks, now) for rank in range(ranks)]
+        self.starts = [start_of(rank, ranks, now) for rank in own or range(ranks)]
         layout = encode(layout_of(layers))
         self.journals = []
         for start in self.starts:
@@ -193,17 +200,21 @@ def on_screen(page: Page | None, load: Ranks) -> list[float]:
 
 
 @contextlib.contextmanager
-def kept_elsewhere(trial: Trial) -> Iterator[None]:
-    """What serves keeps its data in a ClickHouse of the trial's own."""
-    folder = trial.root / "clickhouse"
+def own_clickhouse(root: Path) -> Iterator[ClickHouseServer]:
+    """A server whose data are removed with the folder."""
+    folder = root / "clickhouse"
     folder.mkdir()
     server = ClickHouseServer(folder)
     server.start()
-    trial.environment |= {"NANSCOPE_STORE": server.url("load"), "NANSCOPE_STORE_PASSWORD": server.password}
     try:
-        yield
+        yield server
     finally:
         server.stop()
+
+
+def store_variables(server: ClickHouseServer) -> dict[str, str]:
+    """What has `serve` keep its data in a database of it."""
+    return {"NANSCOPE_STORE": server.url("load"), "NANSCOPE_STORE_PASSWORD": server.password}
 
 
 def measure(
@@ -212,7 +223,9 @@ def measure(
     """One row of the table."""
     trial = Trial(root, 0, serves, serves)
     os.environ["XDG_STATE_HOME"] = trial.environment["XDG_STATE_HOME"]
-    with kept_elsewhere(trial) if arguments.clickhouse else contextlib.nullcontext():
+    with own_clickhouse(root) if arguments.clickhouse else contextlib.nullcontext() as clickhouse:
+        if clickhouse is not None:
+            trial.environment |= store_variables(clickhouse)
         return measured(trial, arguments, ranks, readers)
 
 

@@ -1,7 +1,7 @@
 """Prints how the cost of a run grows with its ranks: ingest, processor, reads, memory, and the slope of each.
 
     python tests/benchmarks/bench_scale.py [--ranks 1 2 4 8 16 32 64] [--simulated 128 256 512 1024]
-                                           [--layers 1000] [--seconds 2] [--store URL]
+                                           [--layers 1000] [--seconds 2] [--clickhouse] [--dashboards 1]
 
 *shipped*: the journals of all ranks, a real helper, sockets and `dashboard serve`, as in `bench_load.py`; all
 steps are written at once, so that helper and server have as much to do as they can. *appended*: the same
@@ -12,11 +12,16 @@ processor seconds for a million values, of the server (or of the process that ap
 *ms*: the median of five reads of the newest `--seconds`, once the server has left. *rss*: of the server, or
 of the process that appends, before the reads. The slopes are least squares over logarithms: 0 does not grow
 with the ranks, 1 grows as they do.
+
+`--clickhouse`: the store is a database of a server of its own for each point, whose processor seconds
+(*database cpu*) come beside ours. `--dashboards`: so many hosts have the ranks in equal parts, each with a
+helper and a dashboard of its own, all in one database; *cpu* and *rss* are of all dashboards together.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -25,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -37,7 +42,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from bench_load import RUN, Ranks, frame_of, is_durable, layout_of, start_of
+from bench_load import (
+    RUN,
+    Ranks,
+    frame_of,
+    is_durable,
+    layout_of,
+    own_clickhouse,
+    start_of,
+    store_variables,
+)
+from clickhouse_server import ClickHouseServer, what_is_missing
 from forked_scripts import ForkedScripts
 from trial import Trial, wait_for
 
@@ -68,6 +83,8 @@ class Point:
     """For a million values."""
     helper_cpu_s: float
     """The same of the helper; NaN where there is none."""
+    database_cpu_s: float
+    """The same of ClickHouse; NaN without it."""
     rank_scalars_ms: float
     heatmap_ms: float
     runs_ms: float
@@ -78,6 +95,7 @@ MEASURES = {
     "values_s": "values/s",
     "cpu_s": "cpu s",
     "helper_cpu_s": "helper cpu s",
+    "database_cpu_s": "database cpu s",
     "rank_scalars_ms": "rank_scalars ms",
     "heatmap_ms": "heatmap ms",
     "runs_ms": "runs ms",
@@ -85,16 +103,23 @@ MEASURES = {
 }
 
 
-def open_store(url: str | None, folder: Path) -> Store:
-    """Open the store that all is measured with.
-
-    Args:
-        url: ``clickhouse://user@host:9000/database``, a new one; None is DuckDB in the folder.
-        folder: of its data.
-    """
-    if url is None:
+def open_store(clickhouse: ClickHouseServer | None, folder: Path) -> Store:
+    """Open the store that all is measured with: in a database of the server, else DuckDB in the folder."""
+    if clickhouse is None:
         return DuckStore(folder)
-    return ClickStore(url)
+    return ClickStore(clickhouse.url("load"), password=clickhouse.password)
+
+
+@contextlib.contextmanager
+def engine_of(arguments: argparse.Namespace, root: Path) -> Iterator[ClickHouseServer | None]:
+    """What keeps the data of one point: a server, or None for DuckDB."""
+    with own_clickhouse(root) if arguments.clickhouse else contextlib.nullcontext() as clickhouse:
+        yield clickhouse
+
+
+def database_cpu(clickhouse: ClickHouseServer | None) -> float:
+    """Processor seconds of the server until now; NaN without one."""
+    return cpu_of(None if clickhouse is None else psutil.Process(clickhouse.pid))
 
 
 def steps_for(ranks: int, seconds: float) -> int:
@@ -140,55 +165,96 @@ def cpu_of(process: psutil.Process | None) -> float:
         return float("nan")
 
 
-def ship(root: Path, serves: ForkedScripts, arguments: argparse.Namespace, ranks: int) -> Point:
-    """Measure journals that a helper ships to a server."""
-    trial = Trial(root, 0, serves, serves)
-    os.environ["XDG_STATE_HOME"] = trial.environment["XDG_STATE_HOME"]
-    if arguments.store:
-        trial.environment["NANSCOPE_STORE"] = arguments.store
-    trial.start_server()
-    assert trial.server is not None
-    load = Ranks(trial.spool, ranks, arguments.layers)
-    start_helper(trial.spool / RUN, None)
+class Host:
+    """A machine with some ranks, their helper and a dashboard."""
+
+    def __init__(self, root: Path, serves: ForkedScripts, clickhouse: ClickHouseServer | None) -> None:
+        self.trial = Trial(root, 0, serves, serves)
+        if clickhouse is not None:
+            self.trial.environment |= store_variables(clickhouse)
+        self.trial.start_server()
+        assert self.trial.server is not None
+        self.dashboard = psutil.Process(self.trial.server.pid)
+        self.helper: psutil.Process | None = None
+        self.helper_cpu_s = 0.0
+
+    def begin(self, ranks: int, layers: int, own: range) -> None:
+        """Write what the journals begin with, and start the helper."""
+        os.environ["XDG_STATE_HOME"] = self.trial.environment["XDG_STATE_HOME"]
+        self.load = Ranks(self.trial.spool, ranks, layers, own=own)
+        start_helper(self.trial.spool / RUN, None)
+        wait_for(lambda: is_durable(self.trial), "the layouts do not become durable")
+        pid = self.trial.helper_pid(RUN)
+        self.helper = None if pid is None else psutil.Process(pid)
+
+    def is_durable(self) -> bool:
+        """Whether the store has all of it; the helper leaves soon after."""
+        self.helper_cpu_s = float(np.nanmax([self.helper_cpu_s, cpu_of(self.helper)]))
+        return is_durable(self.trial)
+
+    def stop(self) -> None:
+        """End the dashboard."""
+        assert self.trial.server is not None
+        self.trial.server.send_signal(signal.SIGTERM)
+        self.trial.server.wait(60)
+
+
+def ship(
+    root: Path,
+    serves: ForkedScripts,
+    arguments: argparse.Namespace,
+    ranks: int,
+    clickhouse: ClickHouseServer | None,
+) -> Point:
+    """Measure journals that helpers ship to dashboards."""
+    each = ranks // arguments.dashboards
+    hosts: list[Host] = []
     try:
-        wait_for(lambda: is_durable(trial), "the layouts do not become durable")
-        server = psutil.Process(trial.server.pid)
-        pid = trial.helper_pid(RUN)
-        helper = None if pid is None else psutil.Process(pid)
-        before, helper_before = cpu_of(server), cpu_of(helper)
-        helper_after = helper_before
+        for number in range(arguments.dashboards):
+            (root / str(number)).mkdir()
+            hosts.append(Host(root / str(number), serves, clickhouse))
+            hosts[-1].begin(ranks, arguments.layers, range(number * each, (number + 1) * each))
+        before = sum(cpu_of(host.dashboard) for host in hosts)
+        helpers_before = sum(cpu_of(host.helper) for host in hosts)
+        of_database = database_cpu(clickhouse)
         began = time.monotonic()
         for _ in range(steps_for(ranks, arguments.seconds)):
-            load.step()
-        load.end()
-        while not is_durable(trial):
+            for host in hosts:
+                host.load.step()
+        for host in hosts:
+            host.load.end()
+        waiting = list(hosts)
+        while waiting := [host for host in waiting if not host.is_durable()]:
             assert time.monotonic() < began + 240, "not all becomes durable"
-            helper_after = np.nanmax([helper_after, cpu_of(helper)])
             time.sleep(0.1)
         took = time.monotonic() - began
-        millions = ranks * load.steps * (arguments.layers + 1) / 1e6
+        millions = ranks * hosts[0].load.steps * (arguments.layers + 1) / 1e6
         measured = {
             "values_s": millions * 1e6 / took,
-            "cpu_s": (cpu_of(server) - before) / millions,
-            "helper_cpu_s": float(helper_after - helper_before) / millions,
-            "rss_mib": server.memory_info().rss / 2**20,
+            "cpu_s": (sum(cpu_of(host.dashboard) for host in hosts) - before) / millions,
+            "helper_cpu_s": (sum(host.helper_cpu_s for host in hosts) - helpers_before) / millions,
+            "database_cpu_s": (database_cpu(clickhouse) - of_database) / millions,
+            "rss_mib": sum(host.dashboard.memory_info().rss for host in hosts) / 2**20,
         }
-        trial.server.send_signal(signal.SIGTERM)
-        trial.server.wait(60)
-        store = open_store(arguments.store, trial.data)
+        for host in hosts:
+            host.stop()
+        store = open_store(clickhouse, hosts[0].trial.data)
         try:
             measured |= reads(store, ranks, arguments.seconds)
         finally:
             store.close()
     finally:
-        trial.close()
+        for host in hosts:
+            host.trial.close()
     return Point(way="shipped", ranks=ranks, **measured)
 
 
-def append(folder: Path, arguments: argparse.Namespace, ranks: int) -> Point:
+def append(
+    folder: Path, arguments: argparse.Namespace, ranks: int, clickhouse: ClickHouseServer | None
+) -> Point:
     """Measure records that are given to a store in this process."""
     now = time.time_ns()
-    store = open_store(arguments.store, folder)
+    store = open_store(clickhouse, folder)
     layout = encode(layout_of(arguments.layers))
     writers = [f"{rank}-{now}" for rank in range(ranks)]
     for rank, writer in enumerate(writers):
@@ -199,7 +265,7 @@ def append(folder: Path, arguments: argparse.Namespace, ranks: int) -> Point:
     values = np.linspace(0.1, 1.0, arguments.layers)
     steps, queued = steps_for(ranks, arguments.seconds), 0
     process = psutil.Process()
-    before, began = cpu_of(process), time.monotonic()
+    before, of_database, began = cpu_of(process), database_cpu(clickhouse), time.monotonic()
     for step in range(steps):
         data = frame_of(step, values)
         for key in keys:
@@ -215,6 +281,7 @@ def append(folder: Path, arguments: argparse.Namespace, ranks: int) -> Point:
         "values_s": millions * 1e6 / took,
         "cpu_s": (cpu_of(process) - before) / millions,
         "helper_cpu_s": float("nan"),
+        "database_cpu_s": (database_cpu(clickhouse) - of_database) / millions,
         "rss_mib": process.memory_info().rss / 2**20,
     }
     measured |= reads(store, ranks, arguments.seconds)
@@ -233,7 +300,7 @@ def append_apart(arguments: argparse.Namespace, ranks: int) -> Point:
     """`append` in a process of its own, whose memory is measured."""
     command = [sys.executable, __file__, "--append", str(ranks), "--layers", str(arguments.layers)]
     command += ["--seconds", str(arguments.seconds)]
-    command += ["--store", arguments.store] if arguments.store else []
+    command += ["--clickhouse"] if arguments.clickhouse else []
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
     return Point(**json.loads(done.stdout))
 
@@ -278,12 +345,19 @@ def main() -> None:
     parser.add_argument("--simulated", type=int, nargs="*", default=[128, 256, 512, 1024])
     parser.add_argument("--layers", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=2.0, help="of training, at 10 steps a second")
-    parser.add_argument("--store", metavar="URL", help="what to keep it in (default: DuckDB, in a folder)")
+    parser.add_argument("--clickhouse", action="store_true", help="in place of DuckDB")
+    parser.add_argument("--dashboards", type=int, default=1, help="that share the database, of a host each")
     parser.add_argument("--append", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.clickhouse and (missing := what_is_missing()):
+        raise SystemExit(missing)
+    if arguments.dashboards > 1 and not arguments.clickhouse:
+        parser.error("several dashboards share no file: --dashboards needs --clickhouse")
+    if any(ranks % arguments.dashboards for ranks in arguments.ranks):
+        parser.error("each of --ranks must be a multiple of --dashboards")
     if arguments.append is not None:
-        with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(asdict(append(Path(folder), arguments, arguments.append))))
+        with tempfile.TemporaryDirectory() as folder, engine_of(arguments, Path(folder)) as clickhouse:
+            print(json.dumps(asdict(append(Path(folder), arguments, arguments.append, clickhouse))))
         return
     memory_gib = psutil.virtual_memory().total / 2**30
     print(
@@ -293,8 +367,8 @@ def main() -> None:
     points: list[Point] = []
     with ForkedScripts("dashboard.serving.server", "dashboard.ingest.spool") as serves:
         for ranks in arguments.ranks:
-            with tempfile.TemporaryDirectory() as folder:
-                points.append(ship(Path(folder), serves, arguments, ranks))
+            with tempfile.TemporaryDirectory() as folder, engine_of(arguments, Path(folder)) as clickhouse:
+                points.append(ship(Path(folder), serves, arguments, ranks, clickhouse))
             print(row_of(points[-1]), flush=True)
     compared = [ranks for ranks in COMPARED if ranks in arguments.ranks] if arguments.simulated else []
     for ranks in [*compared, *arguments.simulated]:
