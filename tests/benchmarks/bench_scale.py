@@ -7,7 +7,8 @@
 steps are written at once, so that helper and server have as much to do as they can. *appended*: the same
 records straight into a store, in a process of its own: for more ranks than one machine ships, and for some
 of the shipped numbers, to compare with. Each rank has 10 steps for each of `--seconds`; where ranks are few
-they have more, so that each point has the values of 64 ranks. *values/s*: until all was durable. *cpu*:
+they have more, so that each point has the values of 64 ranks. Above 16 ranks the helper pools what it ships;
+with NANSCOPE_POOL_ABOVE=4096 it does not. *values/s*: of those written, until all was durable. *cpu*:
 processor seconds for a million values, of the server (or of the process that appends), and of the helper.
 *ms*: the median of five reads of the newest `--seconds`, once the server has left. *rss*: of the server, or
 of the process that appends, before the reads. The slopes are least squares over logarithms: 0 does not grow
@@ -30,7 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -313,9 +314,15 @@ def slope(points: list[Point], measure: str) -> float:
     return float(np.polyfit(np.log(ranks), np.log(found), 1)[0])
 
 
-def row_of(point: Point) -> str:
+def row_of(point: Point, shown: Sequence[str]) -> str:
     found = asdict(point)
-    return f"| {point.way} | {point.ranks} | " + " | ".join(text_of(found[name]) for name in MEASURES) + " |"
+    return f"| {point.way} | {point.ranks} | " + " | ".join(text_of(found[name]) for name in shown) + " |"
+
+
+def head_of(first: str, shown: Sequence[str]) -> str:
+    """The first two lines of a table."""
+    columns = [first, "ranks", *(MEASURES[name] for name in shown)]
+    return "| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|"
 
 
 def text_of(value: float) -> str:
@@ -324,15 +331,13 @@ def text_of(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
 
-def print_slopes(points: list[Point]) -> None:
+def print_slopes(points: list[Point], shown: Sequence[str]) -> None:
     """A row for what was shipped, and one for what was appended."""
-    print(
-        "\n| slope | ranks | " + " | ".join(MEASURES.values()) + " |\n" + "|---" * (len(MEASURES) + 2) + "|"
-    )
+    print("\n" + head_of("slope", shown))
     for way in ("shipped", "appended"):
         these = [point for point in points if point.way == way]
         if len(these) > 1:
-            slopes = [slope(these, measure) for measure in MEASURES]
+            slopes = [slope(these, measure) for measure in shown]
             texts = ["" if one != one else f"{one:+.2f}" for one in slopes]
             print(f"| {way} | {these[0].ranks} to {these[-1].ranks} | " + " | ".join(texts) + " |")
 
@@ -363,18 +368,19 @@ def main() -> None:
     print(
         f"{arguments.layers:,} layers, {arguments.seconds:g} s, {os.cpu_count()} cores, {memory_gib:.0f} GiB"
     )
-    print("| way | ranks | " + " | ".join(MEASURES.values()) + " |\n" + "|---" * (len(MEASURES) + 2) + "|")
+    shown = [name for name in MEASURES if arguments.clickhouse or name != "database_cpu_s"]
+    print(head_of("way", shown))
     points: list[Point] = []
     with ForkedScripts("dashboard.serving.server", "dashboard.ingest.spool") as serves:
         for ranks in arguments.ranks:
             with tempfile.TemporaryDirectory() as folder, engine_of(arguments, Path(folder)) as clickhouse:
                 points.append(ship(Path(folder), serves, arguments, ranks, clickhouse))
-            print(row_of(points[-1]), flush=True)
+            print(row_of(points[-1], shown), flush=True)
     compared = [ranks for ranks in COMPARED if ranks in arguments.ranks] if arguments.simulated else []
     for ranks in [*compared, *arguments.simulated]:
         points.append(append_apart(arguments, ranks))
-        print(row_of(points[-1]), flush=True)
-    print_slopes(points)
+        print(row_of(points[-1], shown), flush=True)
+    print_slopes(points, shown)
 
 
 if __name__ == "__main__":

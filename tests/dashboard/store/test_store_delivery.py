@@ -393,7 +393,7 @@ def test_reads_while_another_thread_commits_see_every_step_once(store):
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
-    for first in range(0, 1500, 15):
+    for first in range(0, 750, 15):
         columns = [{"grad_norm": [step, step, step]} for step in range(first, first + 15)]
         records = [make_frame(c["grad_norm"][0], c, scalars={"loss": 0.0}) for c in columns]
         store.append(key, first, records)
