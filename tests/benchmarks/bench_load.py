@@ -1,6 +1,7 @@
 """Prints how a dashboard stands many ranks of a large model: ingest, lag, event to page, with many readers.
 
-    python tests/benchmarks/bench_load.py [--ranks 8 64] [--readers 1 10 50] [--seconds 12] [--clickhouse]
+    python tests/benchmarks/bench_load.py [--ranks 8 64] [--readers 1 10 50] [--seconds 12]
+                                          [--clickhouse | --replicas]
 
 One process writes the journals of all ranks, as their recorders would, each step one frame of a value per
 layer; a real helper ships them to a real `dashboard serve`, where the readers are WebSocket clients. *k/s*:
@@ -8,7 +9,7 @@ thousands of values a second, as they were written, and until the last of them w
 after the last write that was. *event*: from its write to the message that counts it, on each reader.
 *screen*: from its write to the frame in which Chromium's list of events shows it; this page is one more
 reader, with its charts and heatmap. Without Chromium it is left out. `--clickhouse`: the store is a database
-of a server that is started for each row.
+of a server that is started for each row; `--replicas`: of two servers with the same rows, and a ZooKeeper.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
 
-from clickhouse_server import ClickHouseServer, what_is_missing
+import zookeeper_server
+from clickhouse_server import ClickHouseServer, replicas_url, what_is_missing
 from forked_scripts import ForkedScripts
 from page_clients import PageClients
 from trial import Trial, ends_of, wait_for
+from zookeeper_server import ZooKeeper
 
 from dashboard.errors import DashboardError
 from probe.delivery.helper.helper import start_helper
@@ -200,11 +203,11 @@ def on_screen(page: Page | None, load: Ranks) -> list[float]:
 
 
 @contextlib.contextmanager
-def own_clickhouse(root: Path) -> Iterator[ClickHouseServer]:
+def own_clickhouse(root: Path, keeper: ZooKeeper | None = None) -> Iterator[ClickHouseServer]:
     """A server whose data are removed with the folder."""
-    folder = root / "clickhouse"
-    folder.mkdir()
-    server = ClickHouseServer(folder)
+    server = ClickHouseServer(
+        root / "clickhouse", password="hush", keeper=None if keeper is None else keeper.port
+    )
     server.start()
     try:
         yield server
@@ -212,9 +215,35 @@ def own_clickhouse(root: Path) -> Iterator[ClickHouseServer]:
         server.stop()
 
 
-def store_variables(server: ClickHouseServer) -> dict[str, str]:
-    """What has `serve` keep its data in a database of it."""
-    return {"NANSCOPE_STORE": server.url("load"), "NANSCOPE_STORE_PASSWORD": server.password}
+@contextlib.contextmanager
+def own_replicas(root: Path) -> Iterator[list[ClickHouseServer]]:
+    """Two servers with the same rows, and their ZooKeeper."""
+    keeper = ZooKeeper(root / "keeper")
+    keeper.start()
+    try:
+        with own_clickhouse(root / "one", keeper) as one, own_clickhouse(root / "two", keeper) as two:
+            yield [one, two]
+    finally:
+        keeper.stop()
+
+
+def store_variables(*servers: ClickHouseServer) -> dict[str, str]:
+    """What has `serve` keep its data in a database of a server, or of replicas."""
+    url = replicas_url(servers, "load") if len(servers) > 1 else servers[0].url("load")
+    return {"NANSCOPE_STORE": url, "NANSCOPE_STORE_PASSWORD": servers[0].password}
+
+
+@contextlib.contextmanager
+def kept(root: Path, arguments: argparse.Namespace) -> Iterator[dict[str, str]]:
+    """What is started for a row; yields what tells `serve` of it."""
+    if arguments.replicas:
+        with own_replicas(root) as servers:
+            yield store_variables(*servers)
+    elif arguments.clickhouse:
+        with own_clickhouse(root) as server:
+            yield store_variables(server)
+    else:
+        yield {}
 
 
 def measure(
@@ -223,9 +252,8 @@ def measure(
     """One row of the table."""
     trial = Trial(root, 0, serves, serves)
     os.environ["XDG_STATE_HOME"] = trial.environment["XDG_STATE_HOME"]
-    with own_clickhouse(root) if arguments.clickhouse else contextlib.nullcontext() as clickhouse:
-        if clickhouse is not None:
-            trial.environment |= store_variables(clickhouse)
+    with kept(root, arguments) as variables:
+        trial.environment |= variables
         return measured(trial, arguments, ranks, readers)
 
 
@@ -300,9 +328,12 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=1000)
     parser.add_argument("--rate", type=float, default=5.0, help="steps a second of every rank")
     parser.add_argument("--seconds", type=float, default=12.0)
-    parser.add_argument("--clickhouse", action="store_true", help="in place of DuckDB")
+    engine = parser.add_mutually_exclusive_group()
+    engine.add_argument("--clickhouse", action="store_true", help="in place of DuckDB")
+    engine.add_argument("--replicas", action="store_true", help="the same on two servers, through ZooKeeper")
     arguments = parser.parse_args()
-    if arguments.clickhouse and (missing := what_is_missing()):
+    missing = what_is_missing() if arguments.clickhouse or arguments.replicas else None
+    if missing := missing or (zookeeper_server.what_is_missing() if arguments.replicas else None):
         raise SystemExit(missing)
     asked = f"{arguments.layers:,} layers, {arguments.rate:g} steps/s, {arguments.seconds:g} s"
     print(f"{asked}, {os.cpu_count()} cores")
