@@ -253,14 +253,14 @@ API_VERSIONS = {
 
 
 @pytest.mark.parametrize("one", manifests(), ids=lambda one: f"{one['kind']} {one['metadata']['name']}")
-def test_manifest_has_the_fields_that_kubernetes_requires(one: dict[str, Any]) -> None:
+def test_manifest_says_what_no_schema_checks(one: dict[str, Any]) -> None:
     assert one["apiVersion"] == API_VERSIONS[one["kind"]]
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", one["metadata"]["name"])
     spec = one["spec"]
     if one["kind"] == "PersistentVolumeClaim":
         assert spec["accessModes"] and spec["resources"]["requests"]["storage"]
     elif one["kind"] == "Service":
-        assert spec["selector"] and all(isinstance(port["port"], int) for port in spec["ports"])
+        assert spec["selector"] and spec["ports"]
     else:
         check_pod(pod_of(one))
     if one["kind"] == "Job":
@@ -277,11 +277,10 @@ def check_pod(pod: dict[str, Any]) -> None:
     containers = [*pod["initContainers"], *pod["containers"]]
     assert len({container["name"] for container in containers}) == len(containers)
     for container in containers:
-        assert container["image"] and all(isinstance(word, str) for word in container["command"])
+        assert container["image"] and container["command"]
         assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
         for variable in container.get("env", []):
             assert ("value" in variable) != ("valueFrom" in variable)
-            assert isinstance(variable.get("value", ""), str)
 
 
 def test_services_of_the_manifest_find_their_pods_and_ports() -> None:
