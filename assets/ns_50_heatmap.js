@@ -222,10 +222,9 @@
 
   function take(header) {
     if (!header.charts) return;
-    if (header.heatmap && header.heatmap.rows !== map.rows) {
-      map.rows = header.heatmap.rows;
-      map.kinds = header.heatmap.kinds;
-      map.tensors = header.heatmap.tensors;
+    if (header.heatmap && header.heatmap.rows !== map.taken) {
+      const { rows, kinds, tensors } = header.heatmap;
+      Object.assign(map, { rows, kinds, tensors, taken: rows });
       ns.focusRows(map.focus || "");
     }
     map.fields = header.heatmap && ns.withSteadyScale(header.heatmap, map.fields);

@@ -124,6 +124,8 @@ interface HeatmapState {
   rows: string[];
   kinds: string[];
   tensors?: number[];
+  /** The names as the newest picture has them: each brings the same ones until they change. */
+  taken?: string[];
   /** Indices into rows. */
   shown: number[];
   fields: HeatmapFields | null;
