@@ -47,10 +47,10 @@ test: compiler
 		|| { test $$? = 1 && $(BIN)/python tests/once_more.py; }
 
 trackers_row:
-	@$(MAKE) --no-print-directory --jobs=1 trackers 2>&1
+	@$(MAKE) --no-print-directory --jobs=1 trackers js 2>&1
 
 others_row:
-	@$(MAKE) --no-print-directory --jobs=1 fresh lint js collected 2>&1
+	@$(MAKE) --no-print-directory --jobs=1 fresh lint collected 2>&1
 
 # Memory of a process is followed best before it has loaded all test modules.
 fresh: compiler $(VENV)/.dev

@@ -122,7 +122,9 @@ def two_of_three(step: int) -> bool:
 
 @pytest.mark.usefixtures("_place")
 @pytest.mark.parametrize("in_c", [False, True])
-@pytest.mark.parametrize("leaves_out", [each_fourth, each_second, two_of_three])
+@pytest.mark.parametrize(
+    "leaves_out", [each_fourth, two_of_three, pytest.param(each_second, marks=pytest.mark.faults)]
+)
 @pytest.mark.parametrize("clear", CLEARINGS)
 def test_step_without_an_update_has_its_number_and_its_gradients(
     spool: Path, clear: Any, leaves_out: Left, in_c: bool
