@@ -160,6 +160,7 @@ def test_changed_learning_rate_shows_as_other_parameters(folder: Path, train: Tr
     assert not any(name.startswith("argument") for name in named)
 
 
+@pytest.mark.faults
 def test_changed_data_shows_as_another_input(folder: Path, train: Train) -> None:
     found = document(folder, train(), train("--data-at", "6"))
     assert found["first"]["reads"] == ["argument args[0]"]
