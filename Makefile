@@ -58,7 +58,7 @@ fresh: compiler $(VENV)/.dev
 
 # Each worker imports all tests: what one process has compiled before, they read.
 collected: $(VENV)/.dev
-	$(BIN)/python -m pytest --collect-only -qq -n0 >/dev/null
+	@said=$$($(BIN)/python -m pytest --collect-only -qq -n0 2>&1) || { echo "$$said" | tail -n 60; exit 1; }
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -54,7 +54,7 @@ class TestOvertaken(OnePage):
     def test_names_are_those_of_the_statistic_where_a_zoom_follows_it(self, page: Page) -> None:
         visit(page, "run=reached")
         names = [module.name for module in page_runs.layout().modules]
-        names.remove("embed")  # of which nothing was measured there
+        names.remove("embed")  # nothing of it was measured there
         assert page.evaluate(_ROWS) != names
         page.evaluate(_OVERTAKE, [{"heatmap": "activation_rms"}, {"first": 0, "end": 3, "paused": True}])
         until(page, "nanscope.heatmap.fields.statistic === 'activation_rms'")
