@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from probe.errors import WireError
@@ -29,6 +30,7 @@ from probe.wire import (
     decode_record,
     encode,
 )
+from probe.wire.records import MAX_SCALAR_NAME, MAX_SCALARS
 
 from .catalog import Catalog, FullError
 from .edge import MAX_SEQ, GapRow, Pending, ScalarBlock
@@ -41,10 +43,6 @@ from .rank_events import RankEvents
 from .tensor_blocks import has_tensors, tensor_block
 from .timelines import SCALAR
 
-MAX_SCALARS: Final = 4096
-"""Scalars of one frame."""
-MAX_NAME: Final = 1024
-"""Characters in the name of a scalar or column."""
 OF_EVERY_STEP: Final = frozenset({"loss", "grad_norm", "samples", "step_time_s", "probe_fraction"})
 """Scalars that a step's own frame has, and a later one that only adds to the step has not."""
 _RANK_WRITER: Final = re.compile(r"^(\d{1,9})-(\d{1,19})$")
@@ -223,7 +221,7 @@ class Intake:
         rank, incarnation = self._trainer()
         entry = self._hear(rank, incarnation, frame.time)
         timeline = entry.layouts.get(frame.layout)
-        _check_scalars(frame)
+        frame = self._with_fewer_scalars(frame)
         if timeline is not None:
             _check_tensors(frame, len(self._catalog.layout(timeline)[1].parameters))
         is_detail = self._key.stream == "detail"
@@ -242,6 +240,19 @@ class Intake:
         if not is_detail:
             self._ranks.take_frame(self._catalog, entry, frame)
 
+    def _with_fewer_scalars(self, frame: Frame) -> Frame:
+        """Leave out scalars that have no room, and count them; what the script has logged goes first."""
+        named = {name: value for name, value in frame.scalars.items() if len(name) <= MAX_SCALAR_NAME}
+        if len(named) > MAX_SCALARS:
+            own_first = sorted(named, key=lambda name: name.startswith("log/"))
+            named = {name: named[name] for name in own_first[:MAX_SCALARS]}
+        left_out = len(frame.scalars) - len(named)
+        if not left_out:
+            return frame
+        limit = f"names above {MAX_SCALAR_NAME:,} characters, or more than {MAX_SCALARS:,} values in one step"
+        self._catalog.limits.leave_out(self._key.run, limit, count=left_out)
+        return msgspec.structs.replace(frame, scalars=named)
+
     def _finish_frames(self) -> None:
         if not self._frames and not self._unnamed:
             return
@@ -258,12 +269,6 @@ class Intake:
         if self._bare:
             steps = [step for _, step in self._bare]
             self._catalog.gaps.add_unnamed(self._key.run, self._key.writer, seq=self._bare[0][0], steps=steps)
-
-
-def _check_scalars(frame: Frame) -> None:
-    """Refuse a frame with too much in it."""
-    if len(frame.scalars) > MAX_SCALARS or any(len(name) > MAX_NAME for name in frame.scalars):
-        raise RefusedError("too many scalars or too long a name")
 
 
 def _check_tensors(frame: Frame, parameters: int) -> None:

@@ -130,7 +130,8 @@ def build_session(
         tracker = StepTracker(parts, guard)
         progress = ProgressBoard()
         control = ControlWatch(recorder, tracker, incidents, parts.snapshots)
-        gaps = GapWatch(start, name, recorder=recorder, last_step=lambda: tracker.last_step)
+        names = parts.logged.names
+        gaps = GapWatch(start, name, recorder=recorder, names=names, last_step=lambda: tracker.last_step)
         recorder.last_words = gaps.last_words
         recorder.look_with(
             HangWatch(

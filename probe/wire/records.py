@@ -14,6 +14,10 @@ import msgspec
 
 VERSION: Final = 1
 MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
+MAX_SCALARS: Final = 4096
+"""Scalars of one frame."""
+MAX_SCALAR_NAME: Final = 1024
+"""Characters in the name of a scalar."""
 BATCH_BYTES: Final = 256 * 1024
 """Records that are read or sent together: up to the first that takes them past this size."""
 

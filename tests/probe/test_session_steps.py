@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import probe
+from probe.delivery.recorder.series_names import MAX_LOGGED_NAMES
+from probe.wire.records import MAX_SCALAR_NAME, MAX_SCALARS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -106,6 +108,29 @@ def test_log_belongs_to_the_most_recent_backward(spool: Path) -> None:
     assert scalars_of(recorded, "log/before") == [0, 1, 2]
     assert scalars_of(recorded, "log/after") == [0, 1, 2]
     assert scalars_of(recorded, "loss") == [100, 101, 102]
+
+
+def test_log_of_too_long_or_too_many_names_keeps_every_loss(spool: Path) -> None:
+    model = seeded_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with probe.watch(model, optimizer) as run:
+        for step, (inputs, targets) in enumerate(batches(4)):
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), targets).backward()
+            if step == 1:
+                run.log(**{"n" * 2000: 4.0})
+            if step == 2:  # several calls are one frame
+                run.log(**{f"a{number}": 1.0 for number in range(3000)})
+                run.log(**{f"b{number}": 1.0 for number in range(3000)})
+            optimizer.step()
+    recorded = run_of(spool)
+    assert len(scalars_of(recorded, "loss")) == 4
+    assert all(len(frame.scalars) <= MAX_SCALARS for frame in recorded.frames)
+    (cut,) = (name for name in recorded.frames[1].scalars if "nnnn" in name)
+    assert len(cut) <= MAX_SCALAR_NAME
+    told = {event.severity: event for event in recorded.events if event.kind == "data_gap"}
+    assert told["info"].evidence.value == 1
+    assert told["warning"].evidence.value == 6000 + 1 - MAX_LOGGED_NAMES
 
 
 def test_log_of_no_number_is_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""Says on the timeline that records of this run are lost, or were evicted before anyone could have read them.
+"""Says on the timeline what of this run is lost: records, evicted frames, values under too many names.
 
 Asked by the recorder's thread once a second. Loads no torch.
 """
@@ -6,7 +6,7 @@ Asked by the recorder's thread once a second. Loads no torch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,9 +16,15 @@ from ...detectors.advice import advice_for
 from ...guard import Guard
 from ...wire import Event, Evidence, Gap, RunStart, Severity
 from ...wire.events import make_event
+from ...wire.records import MAX_SCALAR_NAME
 from .recorder import Recorder
+from .series_names import MAX_LOGGED_NAMES, SeriesNames
 
 _PERIOD_S: Final = 1.0
+_FIXED_NAMES: Final = (
+    "Give `run.log` a fixed set of short names: what changes from step to step belongs into the value, not "
+    "into the name.",
+)
 _FACTOR: Final = 10
 """After the first event, the next one comes when so many times as many are lost."""
 _TEXT_LIMIT: Final = 1000
@@ -49,6 +55,7 @@ class GapWatch:
         model: name of the naming root.
         recorder: whose losses are counted.
         last_step: tells the newest finished step; None before the first.
+        names: of the logged series; None where nothing is logged.
     """
 
     def __init__(
@@ -58,11 +65,16 @@ class GapWatch:
         *,
         recorder: Recorder,
         last_step: Callable[[], int | None],
+        names: SeriesNames | None = None,
     ) -> None:
         # Of its own: a guard's clock is that of one thread, and this is the recorder's.
         self._guard = Guard()
         self._start, self._model, self._recorder, self._last_step = start, model, recorder, last_step
+        self._names = names or SeriesNames()
         self._lost_limit = self._evicted_limit = 1
+        self._left_out = 0
+        """Values without a name of their own, as many as were told."""
+        self._has_told_of_cuts = self._is_closing = False
         self._is_blocked = False
         self._block: _Block | None = None
         self.period_s = _PERIOD_S
@@ -73,6 +85,7 @@ class GapWatch:
 
     def close(self) -> list[Event | Gap]:
         """Return what is left to tell."""
+        self._is_closing = True
         return self.look()
 
     def last_words(self) -> list[Event | Gap]:
@@ -85,6 +98,7 @@ class GapWatch:
             *self._news_of_block(),
             *self._news_of_losses(),
             *self._news_of_evictions(),
+            *self._news_of_names(),
         ]
 
     def _last_news(self) -> list[Event | Gap]:
@@ -192,8 +206,33 @@ class GapWatch:
         )
         return [self._event("evicted", "info", text, evicted)]
 
+    def _news_of_names(self) -> list[Event | Gap]:
+        events: list[Event | Gap] = []
+        if self._names.cut and not self._has_told_of_cuts:
+            self._has_told_of_cuts = True
+            text = (
+                f"`run.log` got a name of more than {MAX_SCALAR_NAME:,} characters. Longer names are cut, "
+                "and a checksum stands at their end"
+            )
+            events.append(self._event("cut names", "info", text, self._names.cut, advice=_FIXED_NAMES))
+        left_out = self._names.left_out
+        if left_out > self._left_out and (left_out >= _FACTOR * self._left_out or self._is_closing):
+            self._left_out = left_out
+            text = (
+                f"`run.log` got more than {MAX_LOGGED_NAMES:,} different names. {left_out:,} values under "
+                "further names are not recorded; everything else is"
+            )
+            events.append(self._event("too many names", "warning", text, left_out, advice=_FIXED_NAMES))
+        return events
+
     def _event(
-        self, subject: str, severity: Severity, message: str, count: int, block: _Block | None = None
+        self,
+        subject: str,
+        severity: Severity,
+        message: str,
+        count: int,
+        block: _Block | None = None,
+        advice: Sequence[str] = (),
     ) -> Event:
         return make_event(
             self._start,
@@ -205,6 +244,6 @@ class GapWatch:
             severity=severity,
             message=message[:_TEXT_LIMIT],
             evidence=Evidence(value=float(count)),
-            advice=advice_for("data_gap"),
+            advice=list(advice) or advice_for("data_gap"),
             ended=True,
         )

@@ -324,3 +324,12 @@ def test_limits_numbers_far_ahead_take_nothing_from_others(store: Store, number:
     assert near["pooled"].sum() == (1 if is_last else 2)
     assert store.heatmap("run", 0) is not None
     assert len(store.scalars("other", 0, ["loss"], max_points=10)) == 3
+
+
+def test_frame_with_too_many_or_too_long_names_keeps_its_loss(store: Store) -> None:
+    begin(store)
+    many = [f"log/{number}" for number in range(5000)]
+    give(store, key("metrics"), frame(0, *many, "loss"), frame(1, "log/" + "n" * 2000, "loss"))
+    assert dropped(store, key("metrics")) == 0
+    assert store.scalars("run", 0, ["loss"], max_points=10)["step"].tolist() == [0, 1]
+    assert f"Of run run {5001 - 4096 + 1:,} things were left out: names above 1,024 characters" in told(store)

@@ -12,6 +12,7 @@ from test_recorder import START, frame, records
 from probe.delivery.journal.segment_files import list_segments
 from probe.delivery.recorder.gap_watch import GapWatch
 from probe.delivery.recorder.recorder import Recorder
+from probe.delivery.recorder.series_names import MAX_LOGGED_NAMES, SeriesNames
 from probe.wire import Event, Frame, Gap
 
 
@@ -90,3 +91,27 @@ def test_error_of_its_own_does_not_end_the_thread_that_writes(recorder: Recorder
     while not records(recorder.folder, "metrics") and time.monotonic() < deadline:
         time.sleep(0.05)
     assert records(recorder.folder, "metrics") == [frame(1)]
+
+
+def test_names_of_logged_values_are_told_once_and_with_their_last_count(recorder: Recorder) -> None:
+    names = SeriesNames()
+    watch = GapWatch(START, "net", recorder=recorder, names=names, last_step=lambda: 41)
+    names.fit(dict.fromkeys(map(str, range(MAX_LOGGED_NAMES)), 1.0))
+    assert watch.look() == []
+    for count in range(12):
+        names.fit({f"late {count}": 1.0, "loss": 2.0, "0": 3.0})
+        told = watch.look()
+        assert [event.evidence.value for event in told] == ([count + 1.0] if count in (0, 9) else [])
+    (last,) = watch.close()
+    assert (last.kind, last.severity, last.evidence.value) == ("data_gap", "warning", 12.0)
+    assert watch.close() == []
+
+
+def test_series_names_keep_long_names_apart() -> None:
+    names = SeriesNames()
+    one, other, short = "n" * 2000 + "a", "n" * 2000 + "b", "n" * 1024
+    for _ in range(2):
+        fitted = names.fit({one: 1.0, other: 2.0, short: 3.0, "\ud800" * 1025: 4.0})
+        assert list(fitted.values()) == [1.0, 2.0, 3.0, 4.0]
+        assert max(map(len, fitted)) <= 1024
+    assert (names.cut, names.left_out) == (3, 0)
