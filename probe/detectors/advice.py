@@ -335,6 +335,8 @@ EDGE_BURST: Final = (
 
 def advice_of(finding: Finding, *, phase: str | None = None, op: str | None = None) -> list[str]:
     """The same as `advice_for`, where the kind alone does not tell what is meant."""
+    if finding.advice:
+        return _hints(phase, op) + list(finding.advice)
     if finding.kind == "data_gap":
         return list(UNSEEN_GRADIENTS)
     if finding.kind == "loss_spike" and finding.severity == "info":
@@ -356,8 +358,11 @@ def advice_for(kind: str, *, phase: str | None = None, op: str | None = None) ->
     Returns:
         Sentences; empty for a kind that explains itself.
     """
-    hints = [_op_hint(op or ""), _PHASES.get(phase or "", "")]
-    return ([hint for hint in hints if hint] + list(ADVICE.get(kind, ())))[:MAX_HINTS]
+    return (_hints(phase, op) + list(ADVICE.get(kind, ())))[:MAX_HINTS]
+
+
+def _hints(phase: str | None, op: str | None) -> list[str]:
+    return [hint for hint in (_op_hint(op or ""), _PHASES.get(phase or "", "")) if hint]
 
 
 def _op_hint(op: str) -> str:

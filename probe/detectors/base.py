@@ -158,6 +158,8 @@ class Finding:
     neighbours: tuple[tuple[int, float], ...] = ()
     affected: tuple[str, ...] = ()
     """All affected parameters or layers, in model order."""
+    advice: tuple[str, ...] = ()
+    """What to try, where the kind alone does not tell; empty: what holds for every event of the kind."""
 
 
 class Detector(Protocol):

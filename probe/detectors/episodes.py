@@ -35,6 +35,14 @@ class _Episode(msgspec.Struct):
         return msgspec.structs.replace(self.event, count=self.count, last_step=self.last_step, ended=ended)
 
 
+def _is_turn(episode: _Episode, finding: Finding) -> bool:
+    """Whether it is worse than what the episode has been: else it would be one more count of that."""
+    if episode.event.severity == "info":
+        return finding.severity != "info"
+    was_long_a_warning = episode.event.severity == "warning" and episode.count >= PATIENCE
+    return was_long_a_warning and finding.severity == "critical"
+
+
 class EpisodeTracker:
     """Running episodes by model and kind. Holds at most `max_events_per_kind` of each kind."""
 
@@ -155,8 +163,7 @@ class EpisodeTracker:
             if self._is_full(key[1]):
                 return []
             return [self._start(key, make_event(finding), step=step, time=time)]
-        if episode.event.severity == "info" and finding.severity != "info" and not self._is_full(key[1]):
-            # Else a warning would be one more count of what was harmless.
+        if _is_turn(episode, finding) and not self._is_full(key[1]):
             return [*self._end([key]), self._start(key, make_event(finding), step=step, time=time)]
         episode.quiet = 0
         if step == episode.last_step:

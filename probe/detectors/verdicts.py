@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .base import Finding, Observation
+from .base import Finding
 
 
 def merge_nonfinite(findings: list[Finding]) -> list[Finding]:
@@ -23,19 +23,6 @@ def merge_nonfinite(findings: list[Finding]) -> list[Finding]:
         else finding
         for finding in merged
     ]
-
-
-def handled_by_scaler(finding: Finding, observation: Observation) -> Finding:
-    """Under a GradScaler, non-finite gradients of a finite loss are an overflow that it handles."""
-    if finding.kind != "nonfinite_gradient":
-        return finding
-    return _replaced(
-        finding,
-        kind="amp_overflow",
-        severity="info",
-        message=f"Gradients overflowed under the loss scale at step {observation.step}; GradScaler skips "
-        "the update and lowers the scale",
-    )
 
 
 def _replaced(finding: Finding, **changes: object) -> Finding:

@@ -22,6 +22,12 @@ REPLAYED_KINDS: Final = frozenset({"nonfinite_loss", "nonfinite_gradient"})
 """Kinds of events with a single origin, which a replay of the step can find."""
 
 
+def has_origin(finding: Finding) -> bool:
+    """Whether a replay can find where it began: not of an overflow, unless that goes on for long."""
+    is_lasting_overflow = finding.kind == "amp_overflow" and finding.severity != "info"
+    return finding.kind in REPLAYED_KINDS or is_lasting_overflow
+
+
 def describe(finding: Finding, step: int, replay: Replay | None, no_replay: str | None) -> str:
     """First line answers everything; the finding's own sentence and the replay's details follow."""
     if replay is not None and replay.origin is not None:
@@ -29,7 +35,7 @@ def describe(finding: Finding, step: int, replay: Replay | None, no_replay: str 
         if replay.why_no_line:
             lines.append(f"{NO_LINE}{replay.why_no_line}.")
         return "\n".join([*lines, f"Replay of the step: {replay.fidelity}."])
-    if finding.kind not in REPLAYED_KINDS:
+    if not has_origin(finding):
         return finding.message
     reason = (no_replay or "the replay failed, see the training's log") if replay is None else replay.reason
     return f"{finding.message}\n{NOT_DETERMINED}{reason}."

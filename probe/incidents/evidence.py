@@ -30,6 +30,8 @@ class StepEvidence(msgspec.Struct, frozen=True, kw_only=True):
     stage: str
     was_scaled: bool
     """A GradScaler scaled the loss: a finite loss with non-finite gradients is its business."""
+    loss_scale: float | None = None
+    """Of that GradScaler; None where it is not known."""
     micro_step: int | None
     no_replay_reason: str | None = None
     """Why this step cannot be replayed, if that is known already."""
@@ -53,3 +55,4 @@ class LateEvidence(msgspec.Struct, frozen=True):
     stack: Sequence[RawFrame]
     micro_step: None = None
     was_scaled: bool = False
+    loss_scale: None = None

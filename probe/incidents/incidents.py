@@ -25,9 +25,10 @@ from ..detectors.episodes import EpisodeTracker
 from ..detectors.judged_step import JudgedStep
 from ..detectors.loss_bound import LossBoundDetector
 from ..detectors.new_task import NewTaskWatch, settled
+from ..detectors.scaler import ScalerWatch
 from ..detectors.why import RecentSteps
 from ..forensics.bundle.black_box import BlackBox
-from ..forensics.incident_texts import JUDGED_LATE, REPLAYED_KINDS, describe
+from ..forensics.incident_texts import JUDGED_LATE, REPLAYED_KINDS, describe, has_origin
 from ..guard import Guard
 from ..settings.config import ProbeConfig
 from ..threads.pieces import give_way
@@ -61,9 +62,8 @@ class IncidentReporter(ErrorEvents):
         self.lock = threading.RLock()
         """Held by who judges, for two milliseconds at a time as long as nothing is found."""
         self._detectors = DetectorBank(config.thresholds, pause=give_way)
-        self._recent = RecentSteps()
-        may_burst = config.thresholds.explosion_norm is None
-        self._new_tasks: NewTaskWatch[_Moment] = NewTaskWatch(may_burst=may_burst)
+        self._recent, self._scaler = RecentSteps(), ScalerWatch()
+        self._new_tasks = NewTaskWatch[_Moment](may_burst=config.thresholds.explosion_norm is None)
         self.black_box = BlackBox(steps=config.black_box_steps, limit_bytes=config.black_box_mib * 2**20)
         """What the newest steps were called with; put there by what finishes a step."""
         self._episodes = EpisodeTracker()
@@ -130,11 +130,11 @@ class IncidentReporter(ErrorEvents):
         jumped = self._recent.note_jumps(self._detectors.take_jumps())
         if findings:
             # What they mean together is asked of few steps.
-            from ..detectors.verdicts import handled_by_scaler, merge_nonfinite
+            from ..detectors.verdicts import merge_nonfinite
 
             findings = merge_nonfinite(findings)
         if evidence.was_scaled:
-            findings = [handled_by_scaler(finding, observation) for finding in findings]
+            findings = self._scaler.judge(findings, observation, scale=evidence.loss_scale)
         kinds = frozenset(finding.kind for finding in findings)
         if kinds & REPLAYED_KINDS and self._can_tell_more(observation, evidence):
             self._awaits_origin = False
@@ -201,9 +201,8 @@ class IncidentReporter(ErrorEvents):
         """Whether the origin that the running event lacks may be found: then an event of its own is due."""
         if isinstance(evidence, LateEvidence) or not self._awaits_origin:
             return False
-        norms = observation.parameter_norm
         # Bad parameters are what the first occurrence has left.
-        return norms is None or bool(np.isfinite(norms).all())
+        return (norms := observation.parameter_norm) is None or bool(np.isfinite(norms).all())
 
     def judge_quiet(
         self, batch: ObservationBatch, times: Sequence[float], stacks: Sequence[Sequence[RawFrame]]
@@ -216,6 +215,7 @@ class IncidentReporter(ErrorEvents):
             stacks: of the training loop, when each was measured.
         """
         self._recent.note(batch)
+        self._scaler.note_updates()
         found = dict(self._detectors.observe_batch(batch))
         suspicion = self._recent.note_jumps(self._detectors.take_jumps())
         critical, alarms = None, list[int]()
@@ -502,7 +502,7 @@ class IncidentReporter(ErrorEvents):
         )
 
     def _why_no_replay(self, finding: Finding, evidence: StepEvidence | LateEvidence) -> str | None:
-        if finding.kind not in REPLAYED_KINDS:
+        if not has_origin(finding):
             return "this kind of event has no single origin"
         if not self._config.replay:
             return "replay is switched off (replay=False)"

@@ -40,6 +40,7 @@ def evidence_of_step(
         loss=opened.loss,
         stage=finished.stage,
         was_scaled=finished.was_scaled,
+        loss_scale=measured.scalars.get("amp_scale"),
         micro_step=opened.backwards - 1 if opened.backwards > 1 else None,
         no_replay_reason=why_not_replayable(opened) or model.no_replay_reason,
         context=_context_of(modules) if modules and with_context else (),

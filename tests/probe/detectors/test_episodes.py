@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe.detectors import Finding
-from probe.detectors.episodes import EpisodeTracker
+from probe.detectors.episodes import PATIENCE, EpisodeTracker
 from probe.wire import Event, StackFrame, Stacks, event_id
 
 
@@ -118,6 +118,12 @@ def test_warning_within_an_episode_that_is_information_begins_one_of_its_own(let
         (3, severity, 2, False),
         (3, severity, 3, True),
     ]
+
+
+def test_long_warning_that_becomes_critical_begins_an_event_of_its_own() -> None:
+    begun = [one for one in severe(EpisodeTracker(), f"{'w' * PATIENCE}cwc") if one[2] == 1]
+    assert begun == [(0, "warning", 1, False), (PATIENCE, "critical", 1, False)]
+    assert [one[:2] for one in severe(EpisodeTracker(), "wwwcwc") if one[2] == 1] == [(0, "warning")]
 
 
 def test_last_episode_of_a_kind_that_is_full_goes_on_whatever_comes() -> None:
