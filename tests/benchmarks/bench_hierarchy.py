@@ -34,7 +34,8 @@ from forked_scripts import ForkedScripts
 from trial import Trial, wait_for
 
 from probe.delivery.helper.helper import start_helper
-from probe.delivery.journal.journal import JournalWriter, write_run_json
+from probe.delivery.journal.journal import JournalWriter
+from probe.delivery.journal.run_json import write_run_json
 from probe.wire import Frame, LayerInfo, Layout, ParameterInfo, RunEnd, RunStart, encode
 from probe.wire.columns import pack_column
 

@@ -42,7 +42,8 @@ from zookeeper_server import ZooKeeper
 
 from dashboard.errors import DashboardError
 from probe.delivery.helper.helper import start_helper
-from probe.delivery.journal.journal import JournalWriter, write_run_json
+from probe.delivery.journal.journal import JournalWriter
+from probe.delivery.journal.run_json import write_run_json
 from probe.wire import Event, Frame, LayerInfo, Layout, ParameterInfo, RunEnd, RunStart, encode, event_id
 from probe.wire.columns import pack_column
 

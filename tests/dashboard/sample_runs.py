@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from sample_events import RUN, nan_event, spike_event
 
-from probe.delivery.journal.journal import JournalWriter, write_run_json
+from probe.delivery.journal.journal import JournalWriter
+from probe.delivery.journal.run_json import write_run_json
 from probe.wire import Event, Frame, LayerInfo, Layout, ParameterInfo, Record, RunEnd, RunStart, encode
 from probe.wire.columns import pack_column
 

@@ -16,8 +16,8 @@ from dashboard.cli import main
 from dashboard.ingest.spool import SpoolIngest
 from dashboard.serving.doctor_checks import check_spool_size
 from dashboard.store.duck import DuckStore
-from probe.delivery.journal.journal import note_work_tree, write_run_json
 from probe.delivery.journal.journal_reader import list_runs, read_run_json, unreadable_runs
+from probe.delivery.journal.run_json import note_work_tree, write_run_json
 from probe.delivery.spool_care import is_starred, keep_below_cap, room_of, rooms
 from probe.wire import RunStart
 

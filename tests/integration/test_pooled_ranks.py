@@ -16,7 +16,8 @@ from dashboard.ingest import collector, peers
 from dashboard.store.duck import DuckStore
 from dashboard.store.protocol import Heatmap, StepRange
 from probe.delivery.helper.helper import host_folder, lock_owner, lock_path, start_helper
-from probe.delivery.journal.journal import JournalWriter, write_run_json
+from probe.delivery.journal.journal import JournalWriter
+from probe.delivery.journal.run_json import write_run_json
 from probe.wire import (
     Challenge,
     Event,

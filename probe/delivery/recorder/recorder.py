@@ -37,7 +37,8 @@ from ...wire import (
 )
 from ..helper.helper import HelperKeeper, is_listened_to
 from ..host_memory import MemorySample, read_memory
-from ..journal.journal import DEFAULT_CAP_BYTES, JournalWriter, write_run_json
+from ..journal.journal import DEFAULT_CAP_BYTES, JournalWriter
+from ..journal.run_json import write_run_json
 from ..utilisation import UtilisationReader
 from .bell import Bell
 from .metrics_queue import MetricsQueue

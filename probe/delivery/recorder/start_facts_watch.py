@@ -19,7 +19,7 @@ import msgspec
 from ...wire import Document, RunStart
 from ...wire.documents import make_document
 from ...wire.start_facts import KIND, MAX_DIFF, StartFacts, WorkTree
-from ..journal.journal import note_work_tree
+from ..journal.run_json import note_work_tree
 
 _FILE: Final = "work-tree.diff"
 _MOST_BYTES: Final = 32 * 1024 * 1024

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from ...delivery.journal.journal import JournalWriter, write_run_json
+from ...delivery.journal.journal import JournalWriter
 from ...delivery.journal.journal_reader import end_of_stream, read_stream
+from ...delivery.journal.run_json import write_run_json
 from ...errors import WireError
 from ...wire import Event, Frame, Layout, Record, RunStart, decode_record, encode
 from ...wire.event_json import jsonable

@@ -13,7 +13,8 @@ from dashboard.store.duck import DuckStore
 from dashboard.store.protocol import StepRange
 from probe.delivery.helper.detail import DetailFollower, SlimFollower
 from probe.delivery.helper.resolution import Resolution
-from probe.delivery.journal.journal import JournalWriter, write_run_json
+from probe.delivery.journal.journal import JournalWriter
+from probe.delivery.journal.run_json import write_run_json
 from probe.wire import Frame, RunStart, encode
 from probe.wire.columns import pack_column
 

@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probe.delivery.journal.journal import JournalWriter, write_run_json
+from probe.delivery.journal.journal import JournalWriter
 from probe.delivery.journal.journal_reader import (
     Skipped,
     end_of_stream,
     read_run_json,
     read_stream,
 )
+from probe.delivery.journal.run_json import write_run_json
 from probe.delivery.journal.segment_files import list_segments
 from probe.errors import JournalError
 from probe.wire import MAX_RECORD_BYTES, Gap, RunStart, decode_record

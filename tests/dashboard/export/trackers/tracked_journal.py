@@ -12,7 +12,8 @@ import pytest
 from sample_events import nan_event, spike_event
 from sample_runs import layout, run_start
 
-from probe.delivery.journal.journal import JournalWriter, write_run_json
+from probe.delivery.journal.journal import JournalWriter
+from probe.delivery.journal.run_json import write_run_json
 from probe.wire import Frame, Record, RunEnd, encode
 
 STEPS = 30

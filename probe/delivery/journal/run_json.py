@@ -1,0 +1,46 @@
+"""Writes `run.json`: a run's start, for people and for any program. Any rank may write it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from ...errors import JournalError
+from ...settings.places import write_private_file
+from ...wire import RunStart, decode_record, encode_record
+
+
+def write_run_json(run_folder: Path, start: RunStart) -> None:
+    """Write `run.json` unless another rank has: the first writer wins, a reader sees all of it or none.
+
+    Raises:
+        JournalError: the folder cannot be written.
+    """
+    path = run_folder / "run.json"
+    if path.exists():
+        return
+    temporary = run_folder / f".run.json-{os.getpid()}"
+    try:
+        write_private_file(temporary, msgspec.json.encode(decode_record(encode_record(start))))
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+    except OSError as error:
+        raise JournalError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def note_work_tree(run_folder: Path, work_tree: msgspec.Struct) -> None:
+    """Put what has changed in the script's work tree into `run.json`; nothing where that fails."""
+    path, temporary = run_folder / "run.json", run_folder / f".run.json-{os.getpid()}"
+    with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        if not path.is_file():  # to read a pipe would wait for who writes it
+            return
+        start = msgspec.json.decode(path.read_bytes(), type=dict)
+        write_private_file(
+            temporary, msgspec.json.encode(start | {"work_tree": msgspec.to_builtins(work_tree)})
+        )
+        temporary.replace(path)
