@@ -60,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_handler(arguments: argparse.Namespace) -> int:
     code = _HANDLERS[arguments.name](arguments)
-    sys.stdout.flush()
+    if sys.stdout is not None:  # closed before we began
+        sys.stdout.flush()
     return code
 
 

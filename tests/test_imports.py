@@ -18,6 +18,7 @@ FLOORS: dict[str, dict[str, int]] = {
     "probe": {
         "errors": 0,
         "guard": 0,
+        "own_files": 0,
         "compat": 1,
         "wire": 2,
         "threads": 3,
@@ -62,7 +63,7 @@ FLOORS: dict[str, dict[str, int]] = {
     },
 }
 """A package, or a module that lies flat, imports of its own top package only what stands on a lower floor."""
-FLAT_MODULES = {"errors", "guard", "session", "self_check", "watching"}
+FLAT_MODULES = {"errors", "guard", "own_files", "session", "self_check", "watching"}
 MOST_PACKAGES = 16
 FROM_PROBE = {"wire", "errors", "detectors", "settings", "delivery", "__version__"}
 """What the dashboard may use of the probe: `delivery` for the journals, the helper's lock and what may be

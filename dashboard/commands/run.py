@@ -72,7 +72,8 @@ def run_script(
     environment |= {f"NANSCOPE_{name}": value for name, value in chosen.items() if value is not None}
     if environment.get("NANSCOPE_LEVEL") != "off":
         environment |= launch_environment(environment, is_quiet=is_quiet)
-    sys.stdout.flush()
+    if sys.stdout is not None:  # closed before we began
+        sys.stdout.flush()
     # Options of the interpreter itself, such as -u, hold for the script as well.
     options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     os.execve(sys.executable, [sys.executable, *options, *command], environment)

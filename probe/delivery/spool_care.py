@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ..errors import JournalError
+from ..own_files import lift
 from .helper.helper import lock_owner, lock_path
 from .journal.journal_reader import list_runs, list_writers
 from .recorder.process_identity import is_alive
@@ -145,7 +146,7 @@ def _note(spool: Path, removed: list[RunRoom], most_bytes: int) -> None:
         if path.exists() and path.stat().st_size > _LOG_BYTES:
             path.unlink()
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+        with os.fdopen(lift(descriptor), "a", encoding="utf-8") as file:
             file.write(line + "\n")
 
 

@@ -15,6 +15,8 @@ from typing import Final
 
 import msgspec
 
+from ..own_files import lift
+
 DEFAULT_PAGE_PORT: Final = 8050
 DEFAULT_INGEST: Final = "tcp://127.0.0.1:8051"
 NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "fuse.sshfs", "9p"})
@@ -103,7 +105,7 @@ def write_private_file(path: Path, data: bytes) -> None:
     make_private_folder(path.parent)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with os.fdopen(lift(descriptor), "wb") as file:
             file.write(data)
         Path(temporary).replace(path)
     except OSError:

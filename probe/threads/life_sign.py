@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from ..own_files import OwnFile
 from .whereabouts import Line
 
 _SIGN: Final = "life.json"
@@ -45,6 +46,8 @@ class LifeSign(msgspec.Struct, frozen=True, kw_only=True):
     """The kernel's number of the recorder's thread."""
     signal: int
     """What has the process write its stacks; 0 where there is no free signal."""
+    stacks: int = -1
+    """The descriptor that they are written to."""
     mark: list[Line]
     """The training loop: a stack at the end of a backward."""
 
@@ -62,42 +65,58 @@ class LifeSignWriter:
 
     def __init__(self, folder: Path, *, takes_signal: bool) -> None:
         self._folder = folder
-        self._descriptor: int | None = None
-        self._stacks: int | None = None
+        self._file: OwnFile | None = None
+        self._stacks: OwnFile | None = None
+        self._registered = -1
         self._pid = os.getpid()
         self.signal = 0
         self._length = 0
-        flags = os.O_CREAT | os.O_CLOEXEC | os.O_WRONLY
         with contextlib.suppress(OSError):
-            self._descriptor = os.open(folder / _SIGN, flags, 0o600)
+            self._file = OwnFile(folder / _SIGN, os.O_CREAT | os.O_WRONLY)
             if takes_signal and (free := _free_signal()):
-                self._stacks = os.open(folder / _STACKS, flags | os.O_APPEND, 0o600)
-                faulthandler.register(free, file=self._stacks, all_threads=True, chain=False)
+                self._stacks = OwnFile(folder / _STACKS, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
                 self.signal = free
+                self._register(self._stacks)
+
+    def find_stacks(self) -> int:
+        """Return the descriptor that the stacks are written to, opened again if it was closed; else -1."""
+        if not self.signal or self._stacks is None:
+            return -1
+        try:
+            self._register(self._stacks)
+        except OSError:
+            faulthandler.unregister(self.signal)
+            self.signal, self._registered = 0, -1
+        return self._registered
+
+    def _register(self, stacks: OwnFile) -> None:
+        if (descriptor := stacks.descriptor()) != self._registered:
+            faulthandler.register(self.signal, file=descriptor, all_threads=True, chain=False)
+            self._registered = descriptor
 
     def write(self, sign: LifeSign) -> None:
         """Replace the sign by a newer one; where that fails there is none from then on."""
-        if self._descriptor is None:
+        if self._file is None:
             return
         data = msgspec.json.encode(sign)
         padded = data.ljust(self._length)
         self._length = len(data)
         try:
-            os.pwrite(self._descriptor, padded, 0)
+            os.pwrite(self._file.descriptor(), padded, 0)
         except OSError:
             # An old sign would say that nothing runs.
             self.close()
 
     def close(self) -> None:
         """Give the signal back and remove the files. Idempotent; nothing in a forked process."""
-        if self._descriptor is None or os.getpid() != self._pid:
+        if self._file is None or os.getpid() != self._pid:
             return
         if self.signal:
             faulthandler.unregister(self.signal)
-        for descriptor in (self._descriptor, self._stacks):
-            if descriptor is not None:
-                os.close(descriptor)
-        self._descriptor = self._stacks = None
+        for file in (self._file, self._stacks):
+            if file is not None:
+                file.close()
+        self._file = self._stacks = None
         for name in (_SIGN, _STACKS):
             with contextlib.suppress(OSError):
                 (self._folder / name).unlink()
@@ -164,12 +183,17 @@ def _free_signal() -> int:
     return 0
 
 
-def ask_for_stacks(pid: int, sign: LifeSign) -> bool:
+def ask_for_stacks(pid: int, sign: LifeSign, folder: Path) -> bool:
     """Have a process write its stacks; False where it does not handle the signal, which would end it.
+
+    False too where the script has closed the file for them: the number may be one of its own files by now.
 
     The recorder's thread gets the signal: in any other it could interrupt a system call of the script's.
     """
     try:
+        target = os.stat(f"/proc/{pid}/fd/{sign.stacks}")  # noqa: PTH116 - what it is, not where it leads
+        if not os.path.samestat(target, (folder / _STACKS).stat()):
+            return False
         status = Path(f"/proc/{pid}/status").read_text()
         caught = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt:"))
         send = ctypes.CDLL(None).tgkill

@@ -161,7 +161,7 @@ class TrainerWatch:
             return []
         if self._asked is None:
             self._asked = time.monotonic(), stacks_size(self._folder)
-            return None if ask_for_stacks(process.pid, sign) else []
+            return None if ask_for_stacks(process.pid, sign, self._folder) else []
         asked_at, size = self._asked
         stack = read_stack(self._folder, thread=sign.thread, after=size)
         return None if not stack and time.monotonic() - asked_at < _FOR_STACKS_S else stack

@@ -22,6 +22,7 @@ import zlib
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ...own_files import OwnFile
 from ...wire import StreamName
 from ..recorder.process_identity import is_alive, own_identity
 from ..recorder.ring_header import Owner
@@ -104,12 +105,11 @@ class AccountWriter:
         self._checks = [zlib.crc32(b"%d" % index, self._seed) for index in range(len(STREAMS))]
         self._generations = [0, 0, 0]
         self._generation = 0
-        self._descriptor: int | None = None
+        self._file: OwnFile | None = None
         is_sound = read_account(folder) is not None
         with contextlib.suppress(OSError):
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-            self._descriptor = os.open(folder / NAME, flags, 0o600)
-            self._begin(self._descriptor, is_sound)
+            self._file = OwnFile(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK)
+            self._begin(self._file.descriptor(), is_sound)
 
     def _begin(self, descriptor: int, is_sound: bool) -> None:
         """Write all of it in one go: the room is taken now, and later only overwritten."""
@@ -118,7 +118,7 @@ class AccountWriter:
             self._generation = _generation(_HEAD, old, (0, _HEAD_BYTES), 1)
             for index in range(len(STREAMS)):
                 self._generations[index] = _generation(_END, old, _slots(index), 0)
-            self._write_head(is_closed=False)
+            self._write_head(descriptor, is_closed=False)
             return
         data = bytearray(FILE_BYTES)
         data[:_HEAD_BYTES] = self._head(is_closed=False)
@@ -129,15 +129,15 @@ class AccountWriter:
 
     def note(self, stream: StreamName, records: int) -> None:
         """Say that a stream has so many records; they are in its segment."""
-        descriptor = self._descriptor
-        if descriptor is None:
+        file = self._file
+        if file is None:
             return
         index = STREAMS.index(stream)
         generation = self._generations[index] = self._generations[index] + 1
         payload = _END.pack(generation, records)
         try:
             os.pwrite(
-                descriptor,
+                file.descriptor(),
                 payload + _CHECK.pack(zlib.crc32(payload, self._checks[index])),
                 _ENDS_AT + index * 2 * _END_BYTES + (generation & 1) * _END_BYTES,
             )
@@ -147,19 +147,16 @@ class AccountWriter:
 
     def close(self) -> None:
         """Say that nothing will follow. Idempotent."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is None:
+        file, self._file = self._file, None
+        if file is None:
             return
         with contextlib.suppress(OSError):
-            self._generation += 1
-            data = self._head(is_closed=True)
-            os.pwrite(descriptor, data, (self._generation & 1) * _HEAD_BYTES)
-        os.close(descriptor)
+            self._write_head(file.descriptor(), is_closed=True)
+        file.close()
 
-    def _write_head(self, *, is_closed: bool) -> None:
-        assert self._descriptor is not None
+    def _write_head(self, descriptor: int, *, is_closed: bool) -> None:
         self._generation += 1
-        os.pwrite(self._descriptor, self._head(is_closed=is_closed), (self._generation & 1) * _HEAD_BYTES)
+        os.pwrite(descriptor, self._head(is_closed=is_closed), (self._generation & 1) * _HEAD_BYTES)
 
     def _head(self, *, is_closed: bool) -> bytes:
         payload = _HEAD.pack(_MAGIC, self._generation, *own_identity(), is_closed)

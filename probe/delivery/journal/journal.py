@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ...errors import JournalError
+from ...own_files import OwnFile
 from ...settings.places import is_folder_name, make_private_folder
 from ...wire import Gap, StreamName, encode
 from .account import NAME as ACCOUNT
@@ -32,18 +33,18 @@ _SEGMENTS_BELOW_CAP: Final = 4
 _IOV_MAX: Final = os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 1024
 _JOINED_BYTES: Final = 4096
 """Records up to about this length are copied into one buffer: a vector of hundreds takes longer than that."""
-_FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+_FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 
 class _Stream:
     """One stream's open segment. Every field is guarded by `lock`."""
 
-    __slots__ = ("descriptor", "lock", "name", "next_seq", "room", "size", "unsure")
+    __slots__ = ("file", "lock", "name", "next_seq", "room", "size", "unsure")
 
     def __init__(self, name: StreamName) -> None:
         self.name: StreamName = name
         self.lock = threading.Lock()
-        self.descriptor: int | None = None
+        self.file: OwnFile | None = None
         self.next_seq = 0
         """The account says as much; less while `unsure`."""
         self.size = 0
@@ -144,7 +145,7 @@ class JournalWriter:
         self._closed = True
         for stream in self._streams.values():
             with stream.lock:
-                if stream.descriptor is not None:
+                if stream.file is not None:
                     _close(stream)
         if self._account is not None:
             self._account.close()
@@ -167,9 +168,7 @@ class JournalWriter:
         is_whole = self.folder.is_dir()
         for stream in self._streams.values():
             with stream.lock:
-                if stream.descriptor is not None and (
-                    not is_whole or os.fstat(stream.descriptor).st_nlink == 0
-                ):
+                if stream.file is not None and (not is_whole or stream.file.is_removed()):
                     _close(stream)
         try:
             for part in (self.folder.parent.parent, self.folder.parent, self.folder):
@@ -185,7 +184,7 @@ class JournalWriter:
         stream = self._streams[name]
         with stream.lock:
             if seq > stream.next_seq:
-                if stream.descriptor is not None:
+                if stream.file is not None:
                     _close(stream)
                 stream.next_seq = seq
 
@@ -197,7 +196,7 @@ class JournalWriter:
             try:
                 if stream.unsure:
                     self._resume(stream)
-                if stream.descriptor is None or stream.size >= self._segment_bytes:
+                if stream.file is None or stream.size >= self._segment_bytes or _is_lost(stream.file):
                     rotated = self._rotate(stream)
                 first_seq = self._write(stream, buffers, records, is_urgent=is_urgent)
             except OSError as error:
@@ -211,7 +210,7 @@ class JournalWriter:
         try:
             return self._begin_segment(stream)
         except OSError:
-            if stream.descriptor is None or stream.unsure:
+            if stream.file is None or stream.unsure:
                 raise
             return False
 
@@ -223,40 +222,42 @@ class JournalWriter:
         path = self.folder / segment_name(stream.name, stream.next_seq)
         data = pack_header(header)
         try:
-            descriptor = os.open(path, _FLAGS | os.O_EXCL, 0o600)
+            file = OwnFile(path, _FLAGS | os.O_EXCL)
         except FileExistsError:
             # A stray copy: readers pass it over, and tell of it under this name too.
             _set_aside(path)
-            descriptor = os.open(path, _FLAGS | os.O_EXCL, 0o600)
+            file = OwnFile(path, _FLAGS | os.O_EXCL)
         stream.unsure = True
         try:
-            _write_all(descriptor, [data])
+            _write_all(file.descriptor(), [data])
         except OSError:
-            os.close(descriptor)
+            file.close()
             path.unlink(missing_ok=True)
             stream.unsure = False
             raise
-        has_previous = stream.descriptor is not None
+        has_previous = stream.file is not None
         if has_previous:
             _close(stream)
-        stream.descriptor, stream.size, stream.unsure = descriptor, len(data), False
+        stream.file, stream.size, stream.unsure = file, len(data), False
         return has_previous
 
     def _write(self, stream: _Stream, buffers: list[bytes], records: int, *, is_urgent: bool) -> int:
         """Write all buffers or leave the file as it was; return the first record's number."""
-        assert stream.descriptor is not None
+        assert stream.file is not None
+        descriptor = stream.file.descriptor()
         if stream.room is not None:
             count = sum(map(len, buffers))
-            stream.room.require(stream.descriptor, stream.size, count, is_urgent=is_urgent)
+            stream.room.require(descriptor, stream.size, count, is_urgent=is_urgent)
         # Until the account below is updated an exception may come from anywhere, a Ctrl-C for instance.
         stream.unsure = True
         try:
-            written = _write_all(stream.descriptor, buffers)
+            written = _write_all(descriptor, buffers)
         except OSError:
             with contextlib.suppress(OSError):
                 # To cut off nothing would give back what is kept behind the end.
-                if os.fstat(stream.descriptor).st_size != stream.size:
-                    os.ftruncate(stream.descriptor, stream.size)
+                descriptor = stream.file.descriptor()
+                if os.fstat(descriptor).st_size != stream.size:
+                    os.ftruncate(descriptor, stream.size)
                     if stream.room is not None:
                         stream.room.begin()
                 stream.unsure = False
@@ -270,9 +271,9 @@ class JournalWriter:
 
     def _resume(self, stream: _Stream) -> None:
         """Continue after the last record that the folder holds, or has held; a torn tail is cut off."""
-        if stream.descriptor is not None:
-            os.close(stream.descriptor)
-            stream.descriptor = None
+        if stream.file is not None:
+            stream.file.close()
+            stream.file = None
         tail = _find_tail(self.folder, stream.name)
         stream.unsure = False
         if tail is None:
@@ -282,8 +283,8 @@ class JournalWriter:
         if tail.size == 0 and not tail.damaged:
             tail.path.unlink()
         elif is_whole:
-            stream.descriptor = os.open(tail.path, _FLAGS, 0o600)
-            os.ftruncate(stream.descriptor, tail.size)
+            stream.file = OwnFile(tail.path, _FLAGS)
+            os.ftruncate(stream.file.descriptor(), tail.size)
             stream.size = tail.size
             if stream.room is not None:
                 stream.room.begin()
@@ -328,19 +329,28 @@ class JournalWriter:
 
 def _close(stream: _Stream) -> None:
     """Close a stream's open segment, and give back what is kept behind it."""
-    descriptor, stream.descriptor = stream.descriptor, None
-    assert descriptor is not None
+    file, stream.file = stream.file, None
+    assert file is not None
     if stream.room is not None:
         with contextlib.suppress(OSError):
-            stream.room.give_back(descriptor, stream.size)
+            stream.room.give_back(file.descriptor(), stream.size)
         stream.room.begin()
-    os.close(descriptor)
+    file.close()
 
 
 def _is_removed(stream: _Stream) -> bool:
     """Whether the open segment has no name any more."""
     with stream.lock:
-        return stream.descriptor is not None and os.fstat(stream.descriptor).st_nlink == 0
+        return stream.file is not None and stream.file.is_removed()
+
+
+def _is_lost(file: OwnFile) -> bool:
+    """Whether the script has closed an open segment, and its file is gone: another one is begun."""
+    try:
+        file.descriptor()
+    except OSError:
+        return True
+    return False
 
 
 def _find_tail(folder: Path, name: StreamName) -> StreamTail | None:

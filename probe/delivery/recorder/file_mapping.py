@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
+import weakref
 from typing import Final
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy.typing as npt
 
 _IN_PLACE: Final = frozenset({0xEF53, 0x58465342, 0x01021994})
 """ext2 to ext4, XFS, tmpfs: numbers of `statfs`, as linux/magic.h has them."""
+_FAILED: Final = ctypes.c_void_p(-1).value
 _STATFS_BYTES: Final = 256
 """More than `struct statfs` has anywhere; its first word is the file system's number."""
 
@@ -30,12 +32,19 @@ def map_written_file(descriptor: int, size: int) -> npt.NDArray[np.uint8] | None
     """
     if not sys.platform.startswith("linux") or file_system(descriptor) not in _IN_PLACE:
         return None
-    try:
-        # Populated: no step waits for a page of its own.
-        mapped = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
-    except (OSError, ValueError):  # ValueError: somebody has cut it off meanwhile
+    # Not by `mmap.mmap`: it keeps a descriptor of its own, and closes whatever has that number at the end.
+    # Populated: no step waits for a page of its own.
+    flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+    functions = ctypes.CDLL(None)
+    functions.mmap.restype = ctypes.c_void_p
+    functions.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    functions.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    address = functions.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor, 0)
+    if address in (None, _FAILED):
         return None
-    return np.frombuffer(mapped, dtype=np.uint8)
+    memory = (ctypes.c_uint8 * size).from_address(address)
+    weakref.finalize(memory, functions.munmap, address, size).atexit = False
+    return np.frombuffer(memoryview(memory).cast("B"), dtype=np.uint8)
 
 
 def file_system(descriptor: int) -> int | None:

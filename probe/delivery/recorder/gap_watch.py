@@ -14,6 +14,7 @@ import msgspec
 
 from ...detectors.advice import advice_for
 from ...guard import Guard
+from ...own_files import closed_by_script
 from ...wire import Event, Evidence, Gap, RunStart, Severity
 from ...wire.events import make_event
 from ...wire.records import MAX_SCALAR_NAME
@@ -76,6 +77,7 @@ class GapWatch:
         """Values without a name of their own, as many as were told."""
         self._has_told_of_cuts = self._is_closing = False
         self._is_blocked = False
+        self._closed_before = len(closed_by_script())
         self._block: _Block | None = None
         self.period_s = _PERIOD_S
 
@@ -95,6 +97,7 @@ class GapWatch:
     def _news(self) -> list[Event | Gap]:
         return [
             *self._news_of_removals(),
+            *self._news_of_closed_files(),
             *self._news_of_block(),
             *self._news_of_losses(),
             *self._news_of_evictions(),
@@ -194,6 +197,19 @@ class GapWatch:
             )
             events.append(self._event(f"removed {count}", "warning", text, count))
         return events
+
+    def _news_of_closed_files(self) -> list[Event | Gap]:
+        """Nothing is lost by it; but the next thing that such a script does may be to close them again."""
+        names = closed_by_script()[self._closed_before :]
+        if not names:
+            return []
+        self._closed_before += len(names)
+        text = (
+            f"The script closed {len(names)} files that the recording had open "
+            f"({', '.join(f'`{name}`' for name in sorted(set(names)))}). They were opened again: recording "
+            "continues, and nothing was written to files of the script"
+        )
+        return [self._event("closed files", "info", text, len(names))]
 
     def _news_of_evictions(self) -> list[Event | Gap]:
         evicted = self._recorder.evicted

@@ -171,6 +171,7 @@ class HangWatch:
         if self._sign is None:
             return
         self._signs += 1
+        stacks = self._sign.find_stacks()
         self._sign.write(
             LifeSign(
                 count=self._signs,
@@ -181,6 +182,7 @@ class HangWatch:
                 thread=self._mark.thread,
                 recorder=threading.get_native_id(),
                 signal=self._sign.signal,
+                stacks=stacks,
                 mark=self._marked_lines(),
             )
         )

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from ...own_files import OwnFile
 from . import ring_header
 from .file_mapping import map_written_file
 from .process_identity import NOBODY, own_identity
@@ -69,7 +70,9 @@ class Ring:
         self.capacity = capacity
         self.problem: str | None = None
         self.appended_s = 0.0
-        self._path, self._descriptor = path, -1
+        self._path = path
+        self._file: OwnFile | None = None
+        """Where the memory is not the file itself."""
         self._lock = threading.RLock()
         self._is_appending = self._is_held = False
         self._waiting: deque[tuple[int, bytes]] = deque()
@@ -120,7 +123,7 @@ class Ring:
     @property
     def is_mapped(self) -> bool:
         """Whether the memory is the file."""
-        return self._path is not None and self.problem is None and self._descriptor < 0
+        return self._path is not None and self.problem is None and self._file is None
 
     @property
     def waiting(self) -> int:
@@ -277,37 +280,49 @@ class Ring:
     # -- the file
 
     def _make_file(self, path: Path) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
         try:
-            self._descriptor = os.open(path, flags, 0o600)
+            self._file = OwnFile(path, flags)
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(self._descriptor, 0, len(self._memory))
+                os.posix_fallocate(self._file.descriptor(), 0, len(self._memory))
             # Every page is written now: later there may be no room for it.
-            for start in range(0, len(self._memory), _PIECE):
-                piece = self._view[start : start + _PIECE]
-                if os.pwrite(self._descriptor, piece, start) != len(piece):
-                    raise OSError(f"{path} was written in part")
+            self._fill(self._file.descriptor())
+            mapped = map_written_file(self._file.descriptor(), len(self._memory))
         except OSError as error:
             self._give_up(f"{path} cannot be written: {error.strerror or error}")
             return
-        mapped = map_written_file(self._descriptor, len(self._memory))
         if mapped is None:
-            self._numbers[_DESCRIPTOR] = self._descriptor
-            self._write(0, COUNTERS.size)
+            self._show_file(self._file)
+            self._write(0, HEADER_BYTES)
             return
         self._use(mapped)
-        os.close(self._descriptor)
-        self._descriptor = -1
+        self._file.close()
+        self._file = None
+
+    def _fill(self, descriptor: int) -> None:
+        """Write all of the memory to the file."""
+        for start in range(0, len(self._memory), _PIECE):
+            piece = self._view[start : start + _PIECE]
+            if os.pwrite(descriptor, piece, start) != len(piece):
+                raise OSError(f"{self._path} was written in part")
+
+    def _show_file(self, file: OwnFile) -> None:
+        """Have C code copy its records to the file."""
+        ring_header.FILE.pack_into(self._view, ring_header.FILE_AT, *file.identity)
+        self._numbers[_DESCRIPTOR] = file.descriptor()
 
     def _write(self, start: int, end: int) -> None:
         """Copy bytes of the memory to the same place in the file."""
         self._write_bytes(self._view[start:end], start)
 
     def _write_bytes(self, data: bytes | memoryview, start: int) -> None:
-        if self._descriptor < 0:
+        if self._file is None:
+            return
+        if self._file.is_closed_by_script:
+            self._numbers[_ERRORS] += 1  # as C code does; `check` opens it again
             return
         try:
-            is_whole = os.pwrite(self._descriptor, data, start) == len(data)
+            is_whole = os.pwrite(self._file.descriptor(), data, start) == len(data)
         except OSError as error:
             self._numbers[_ERRORS] += 1
             self._give_up(f"{self._path} cannot be written: {error.strerror or error}")
@@ -316,8 +331,18 @@ class Ring:
             self._give_up(f"{self._path} was written in part")
 
     def check(self) -> None:
-        """Give the file up where C code could not write it."""
-        if self._numbers[_ERRORS] and self._descriptor >= 0:
+        """Open the file again where the script has closed it; give it up where it cannot be written."""
+        if self._file is None:
+            return
+        if self._file.is_closed_by_script:
+            try:
+                self._numbers[_ERRORS] = 0
+                self._show_file(self._file)
+                # What comes meanwhile is copied there too, and this copies what is in memory then.
+                self._fill(self._file.descriptor())
+            except OSError as error:
+                self._give_up(f"{self._path} cannot be written: {error.strerror or error}")
+        elif self._numbers[_ERRORS]:
             self._give_up(f"{self._path} cannot be written")
 
     def lose_file(self, why: str) -> None:
@@ -338,22 +363,23 @@ class Ring:
         if self._path is None or self.problem is not None or self.is_empty:
             return False
         with self._lock:
+            self.check()
             ring_header.OWNER.pack_into(self._view, ring_header.OWNER_AT, *NOBODY)
             self._write(0, HEADER_BYTES)
-        descriptor, self._descriptor = self._descriptor, -1
-        self._numbers[_DESCRIPTOR] = -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        self._close_file()
         self._path = None
         return self.problem is None
 
     def close(self) -> None:
         """Close and remove the file; the memory stays usable. Idempotent."""
-        descriptor, self._descriptor = self._descriptor, -1
-        self._numbers[_DESCRIPTOR] = -1
-        if descriptor >= 0:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+        self._close_file()
         if self._path is not None:
             with contextlib.suppress(OSError):
                 self._path.unlink()
+
+    def _close_file(self) -> None:
+        file, self._file = self._file, None
+        self._numbers[_DESCRIPTOR] = -1
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()

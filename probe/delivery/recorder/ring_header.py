@@ -7,6 +7,7 @@ Pure, and light: the helper and the readers look at it for every writer. All num
 - bytes 104..111: int64, not 0 while Python appends: C code then appends nothing.
 - bytes 112..119: u64, whose ring it is: `identity_of` its path; 0 of an older probe.
 - bytes 128..191 and 192..255: two slots of a `Mark`, written in turn by who takes records.
+- bytes 256..271: device and inode of the file, u64, where C code copies records to it: a script may close it.
 - bytes 1024..4095: two slots of a template, 1,536 bytes each: u32 length, u32 id, msgpack.
 """
 
@@ -28,6 +29,8 @@ BUSY_AT: Final = 104
 IDENTITY: Final = struct.Struct("<Q")
 IDENTITY_AT: Final = 112
 MARK_AT: Final = (128, 192)
+FILE: Final = struct.Struct("<QQ")
+FILE_AT: Final = 256
 TEMPLATE_AT: Final = (1024, 2560)
 TEMPLATE_BYTES: Final = 1536
 TEMPLATE_PREFIX: Final = struct.Struct("<II")

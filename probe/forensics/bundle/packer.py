@@ -23,6 +23,7 @@ from torch import Tensor
 from ...compat import torch_memory
 from ...compat.torch_memory import coo_parts
 from ...errors import BundleError
+from ...own_files import lift
 from .schema import ALIGNMENT, Blob, SparseTensor, StridedTensor, TensorRecord, extent, without_repeats
 
 MOST_SPREAD: Final = 1024
@@ -162,7 +163,7 @@ class TensorPacker:
         order = sorted(layout.blobs, key=lambda name: -layout.blobs[name][1].element_size())
         sources = (layout.blobs[name][1] for name in order)
         checksum = size = 0
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        with os.fdopen(lift(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)), "wb") as file:
             for data in itertools.chain([_header(layout, order)], map(_bytes_of, sources)):
                 file.write(data)
                 checksum, size = zlib.crc32(data, checksum), size + len(data)

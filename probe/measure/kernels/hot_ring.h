@@ -1,9 +1,10 @@
 /* Appends records to the ring: a part of hot.h. The format is described in ring_format.py. */
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { RING_HEADER = 4096, RECORD_HEADER = 24, RAW_HEAD = 128 };
 enum { KIND_PAD = 0, KIND_RAW = 2 };
-enum { CAPACITY = 2, HEAD, TAIL, NEXT_SEQ, FILE_DESCRIPTOR, DROPPED, WRITE_ERRORS, WANTED, BUSY = 13 };
+enum { CAPACITY = 2, HEAD, TAIL, NEXT_SEQ, FILE_DESCRIPTOR, DROPPED, WRITE_ERRORS, WANTED, BUSY = 13, DEVICE = 32, INODE };
 enum { HAS_LOSS = 1, HAS_NORM = 2, HAS_MISSING = 4, HAS_PARAMETER_NORMS = 8, HAS_UPDATE = 16 };
 
 static uint64_t checksum(const uint8_t *record, int64_t bytes) {
@@ -23,11 +24,19 @@ static void write_header(uint8_t *record, uint32_t payload, uint32_t kind, uint6
     memcpy(record, &sum, 8);
 }
 
+/* Whether the descriptor is still the ring's file: the script may have closed it, and opened one of its own. */
+static int is_own_file(const int64_t *header) {
+    struct stat now;
+    if (fstat((int)header[FILE_DESCRIPTOR], &now) != 0) return 0;
+    return (uint64_t)now.st_dev == (uint64_t)header[DEVICE] && (uint64_t)now.st_ino == (uint64_t)header[INODE];
+}
+
 /* Copy a part of the ring to its file; what cannot be written is counted, and memory still has it. */
 static void copy_to_file(uint8_t *ring, int64_t from, int64_t bytes) {
     int64_t *header = (int64_t *)ring;
     if (header[FILE_DESCRIPTOR] < 0) return;
-    if (pwrite((int)header[FILE_DESCRIPTOR], ring + from, (size_t)bytes, from) != bytes) header[WRITE_ERRORS]++;
+    if (!is_own_file(header) || pwrite((int)header[FILE_DESCRIPTOR], ring + from, (size_t)bytes, from) != bytes)
+        header[WRITE_ERRORS]++;
 }
 
 /* Make room for a record of so many bytes; returns where it goes, NULL where it does not fit. */

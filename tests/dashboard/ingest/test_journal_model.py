@@ -137,8 +137,8 @@ class JournalMachine(RuleBasedStateMachine):
             paths = segments_of(self.folder, name)
             with contextlib.suppress(ValueError, IndexError, OSError):
                 header_of(paths[-1].read_bytes())
-                if journal._streams[name].descriptor is not None:
-                    os.write(journal._streams[name].descriptor, (b"\x50\0\0\0\1\2\3\4" + bytes(90))[:torn])
+                if (file := journal._streams[name].file) is not None:
+                    os.write(file.descriptor(), (b"\x50\0\0\0\1\2\3\4" + bytes(90))[:torn])
         else:
             journal._account, kept = None, journal._account
             self.write(name, 1, 0)
@@ -149,10 +149,10 @@ class JournalMachine(RuleBasedStateMachine):
     def _drop(self, journal: JournalWriter) -> None:
         """Let go of its files as the kernel does."""
         for stream in journal._streams.values():
-            if stream.descriptor is not None:
-                os.close(stream.descriptor)
-        assert journal._account is not None and journal._account._descriptor is not None
-        os.close(journal._account._descriptor)
+            if stream.file is not None:
+                stream.file.close()
+        assert journal._account is not None and journal._account._file is not None
+        journal._account._file.close()
         self.journal = None
         self._tell_lanes()
 

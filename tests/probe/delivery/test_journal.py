@@ -250,7 +250,10 @@ def test_journal_interrupted_between_write_and_account_keeps_its_numbers(tmp_pat
     # A Ctrl-C that arrives when the bytes are written and the account is not yet: what it leaves behind.
     stream = journal._streams["events"]
     stream.unsure = True
-    os.write(stream.descriptor or -1, (journal.folder / "events-00000000000000000000.seg").read_bytes()[-11:])
+    assert stream.file is not None
+    os.write(
+        stream.file.descriptor(), (journal.folder / "events-00000000000000000000.seg").read_bytes()[-11:]
+    )
     assert journal.append("events", b"two") == 2
     journal.close()
     assert contents(journal.folder, "events") == [b"one", b"one", b"two"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import signal
@@ -221,11 +222,33 @@ def test_ring_without_a_file_says_why_and_works(tmp_path: Path) -> None:
     assert ring.append(FRAME, b"kept") and take_all(ring) == [b"kept"]
 
 
+def _full_disk(*_: object) -> int:
+    raise OSError(errno.ENOSPC, "no space")
+
+
+@pytest.mark.usefixtures("pwrite_alone")
+def test_ring_whose_file_the_script_has_closed_is_whole_in_it_after_a_check(tmp_path: Path) -> None:
+    ring = Ring(tmp_path / "ring", CAPACITY)
+    ring.append(FRAME, b"before")
+    number = ring.counters.descriptor
+    script = os.open(tmp_path / "of the script", os.O_RDWR | os.O_CREAT)
+    os.dup2(script, number)
+    ring.append(FRAME, b"meanwhile")
+    ring.check()
+    ring.append(FRAME, b"after")
+    assert os.path.getsize(tmp_path / "of the script") == 0 and ring.problem is None
+    assert ring.leave()
+    os.close(number)  # still open: it is the script's
+    os.close(script)
+    assert read_rest(tmp_path, metrics_end=0) == [b"before", b"meanwhile", b"after"]
+
+
 @pytest.mark.usefixtures("pwrite_alone")
 def test_ring_that_cannot_write_its_file_any_more_removes_it(tmp_path: Path) -> None:
     ring = Ring(tmp_path / "ring", CAPACITY)
-    os.close(ring._descriptor)
-    assert ring.append(FRAME, b"kept")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "pwrite", _full_disk)
+        assert ring.append(FRAME, b"kept")
     assert ring.problem is not None and not (tmp_path / "ring").exists()
     assert take_all(ring) == [b"kept"]
 
