@@ -13,13 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from probe.delivery.journal.journal_reader import (
-    Skipped,
+from probe.delivery.journal.journal_reader import Skipped, missing_at_end, read_stream
+from probe.delivery.journal.run_folders import (
     list_runs,
     list_writers,
-    missing_at_end,
     read_run_json,
-    read_stream,
     run_problem,
     unreadable_runs,
 )

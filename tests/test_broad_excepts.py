@@ -13,6 +13,9 @@ ROOT = Path(__file__).resolve().parent.parent
 BROAD: Final = frozenset({"Exception", "BaseException"})
 GUARD: Final = "probe/guard.py"
 REASONS: Final = {
+    "dashboard/ingest/spool.py": (
+        "one run of a spool that cannot be read is told, and all others are read: nobody looks at a thread"
+    ),
     "probe/calls/launch/site/sitecustomize.py": (
         "runs in every Python process below `dashboard run`, before the probe can be imported"
     ),

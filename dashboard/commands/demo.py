@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from probe.delivery.helper.helper import host_folder, lock_owner, lock_path
-from probe.delivery.journal.journal_reader import end_of_stream, list_writers
+from probe.delivery.journal.journal_reader import end_of_stream
+from probe.delivery.journal.run_folders import list_writers
 from probe.settings.places import default_spool, make_private_folder
 from probe.wire import StreamKey, StreamName
 

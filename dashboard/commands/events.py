@@ -12,8 +12,8 @@ from typing import Final
 
 from probe.delivery.helper.helper import lock_owner, lock_path
 from probe.delivery.helper.unseen_deaths import unseen_deaths
-from probe.delivery.journal.journal_reader import list_writers
 from probe.delivery.journal.rank_journals import events_of_ranks
+from probe.delivery.journal.run_folders import list_writers
 from probe.delivery.journal.segment_files import list_segments, run_folder_bytes
 from probe.wire import Event, message_lines
 from probe.wire.event_json import event_json

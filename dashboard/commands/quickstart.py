@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from probe.delivery.journal.journal_reader import list_writers, read_stream
+from probe.delivery.journal.journal_reader import read_stream
+from probe.delivery.journal.run_folders import list_writers
 from probe.delivery.run_words import how_to_open, target_of
 from probe.errors import WireError
 from probe.settings.places import default_spool

@@ -11,7 +11,7 @@ from typing import Final
 
 from probe.delivery.control.control_files import new_id, put_request, take_answer, withdraw
 from probe.delivery.control.control_messages import Ask, Resume, decode_answer, encode_ask
-from probe.delivery.journal.journal_reader import list_writers
+from probe.delivery.journal.run_folders import list_writers
 
 from ..errors import DashboardError
 from ..runs import printable, resolve_run

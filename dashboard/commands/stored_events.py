@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from probe.delivery.journal.journal_reader import list_writers
+from probe.delivery.journal.run_folders import list_writers
 from probe.delivery.journal.segment_files import list_segments
 from probe.errors import WireError
 from probe.wire import Event

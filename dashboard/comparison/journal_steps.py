@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from probe.delivery.journal.journal_reader import Skipped, list_writers, read_run_json, read_stream
+from probe.delivery.journal.journal_reader import Skipped, read_stream
 from probe.delivery.journal.rank_journals import rank_of
+from probe.delivery.journal.run_folders import list_writers, read_run_json
 from probe.errors import WireError
 from probe.wire import Document, Frame, Layout, Record, RunStart, StreamName, decode_record
 from probe.wire.columns import unpack_column, unpack_missing

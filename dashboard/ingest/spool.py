@@ -6,6 +6,7 @@ Called by `serve` at its start and every few seconds, on a thread of its own, an
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,19 +14,15 @@ from typing import Final
 
 from probe.delivery.helper.detail import detail_of
 from probe.delivery.helper.helper import lock_owner, lock_path
-from probe.delivery.journal.journal_reader import (
-    Chunk,
-    Skipped,
-    StreamFollower,
-    list_runs,
-    list_writers,
-    run_problem,
-    unreadable_runs,
-)
+from probe.delivery.journal.journal_reader import Chunk, Skipped, StreamFollower
 from probe.delivery.journal.rank_journals import generations
+from probe.delivery.journal.run_folders import list_runs, list_writers, run_problem, unreadable_runs
 from probe.wire import BATCH_BYTES, SentStream, StreamKey, StreamName
 
+from ..errors import DashboardError
 from ..store.protocol import Store
+
+_log = logging.getLogger(__name__)
 
 COMMIT_BYTES: Final = 8 * 1024**2
 _STREAMS: Final[tuple[StreamName, ...]] = ("events", "host", "metrics")
@@ -129,7 +126,7 @@ class SpoolIngest:
                 continue
             if progress is not None:
                 progress(folder.name)
-            self._read_run(folder)
+            self._read_run_or_tell(folder)
         self._commit()
         if self._is_replaced():
             return self.run(progress=progress)
@@ -158,6 +155,24 @@ class SpoolIngest:
             problems=tuple(self._problems[:100]),
             odd_files=tuple(self._odd_files[:100]),
         )
+
+    def _read_run_or_tell(self, folder: Path) -> None:
+        """Read a run; whatever is wrong with it is told, and the other runs are read all the same.
+
+        Raises:
+            DashboardError: the store does not take data.
+        """
+        try:
+            self._read_run(folder)
+        except DashboardError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a fault in reading one run must not hide the others
+            problem = f"Run {folder.name} cannot be read: {type(error).__name__}: {str(error)[:200]}"
+            if problem not in self._odd_files:
+                _log.exception("%s", problem)
+            self._tell(problem)
+            # The next pass begins where the store is.
+            self._followers = {key: kept for key, kept in self._followers.items() if key.run != folder.name}
 
     def _read_run(self, folder: Path) -> None:
         """Read everything new of a run; from its beginning where the store has lost it meanwhile."""

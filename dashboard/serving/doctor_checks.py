@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from probe.delivery.journal.journal_reader import unreadable_runs
+from probe.delivery.journal.run_folders import unreadable_runs
 from probe.delivery.spool_care import last_removal
 from probe.delivery.visible_text import visible_text
 from probe.settings import places

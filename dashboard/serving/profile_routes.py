@@ -12,7 +12,7 @@ from typing import Final
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import FileResponse
 
-from probe.delivery.journal.journal_reader import list_runs
+from probe.delivery.journal.run_folders import list_runs
 from probe.errors import JournalError
 from probe.wire.profiles import FOLDER, TRACE_ENDING
 

@@ -74,6 +74,7 @@ class SpoolThread:
             if self._spool.is_dir():
                 try:
                     report = ingest.run(progress=self._check_running)
+                    self._store.note_journals(report.seen)
                 except _StopReading:
                     return
                 except DashboardError as error:
@@ -84,7 +85,6 @@ class SpoolThread:
                     for problem in report.problems[len(self._logged) :]:
                         _log.warning("%s", problem)
                     self._logged = self.problems = report.problems
-                    self._store.note_journals(report.seen)
                     if report.records:
                         self._on_news()
             else:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..actions.notebook.live_display import card_of, show_live, static_bundle
 from ..actions.notebook.run_follower import RunFollower
-from ..delivery.journal.journal_reader import list_writers
+from ..delivery.journal.run_folders import list_writers
 from ..session import Probe
 from ..settings.places import default_spool, is_folder_name
 

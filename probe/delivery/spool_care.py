@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ..errors import JournalError
-from ..own_files import lift
+from ..wire.ordinary_files import ordinary_file, read_ordinary, read_up_to
 from .helper.helper import lock_owner, lock_path
-from .journal.journal_reader import list_runs, list_writers
+from .journal.run_folders import list_runs, list_writers
+from .journal.segment_files import bytes_on_disk
 from .recorder.process_identity import is_alive
 from .recorder.ring_header import HEADER_BYTES, read_counters, read_owner
 
@@ -54,7 +55,7 @@ def room_of(run_folder: Path) -> RunRoom:
     for entry in _files(run_folder):
         with contextlib.suppress(OSError):
             found = entry.stat(follow_symlinks=False)
-            size += found.st_size
+            size += bytes_on_disk(found)
             written_s = max(written_s, found.st_mtime)
     return RunRoom(run_folder, size, written_s)
 
@@ -127,7 +128,7 @@ def keep_below_cap(spool: Path, most_bytes: int, *, own: Path | None = None) -> 
 def last_removal(spool: Path) -> str | None:
     """Return the line of the newest removal that the cap has asked for; None where there was none."""
     with contextlib.suppress(OSError):
-        lines = (spool / _LOG).read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_ordinary(spool / _LOG, 2 * _LOG_BYTES).decode("utf-8", "replace").splitlines()
         return lines[-1] if lines else None
     return None
 
@@ -145,9 +146,8 @@ def _note(spool: Path, removed: list[RunRoom], most_bytes: int) -> None:
     with contextlib.suppress(OSError):
         if path.exists() and path.stat().st_size > _LOG_BYTES:
             path.unlink()
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        with os.fdopen(lift(descriptor), "a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        with ordinary_file(path, flags=os.O_WRONLY | os.O_CREAT | os.O_APPEND) as descriptor:
+            os.write(descriptor, f"{line}\n".encode())
 
 
 def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
@@ -164,9 +164,9 @@ def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 def _has_living_ring(writer: Path) -> bool:
     for path in writer.glob("ring*"):
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            header = file.read(HEADER_BYTES)
-            silent_s = time.time() - os.fstat(file.fileno()).st_mtime
+        with contextlib.suppress(OSError), ordinary_file(path) as descriptor:
+            header = read_up_to(descriptor, HEADER_BYTES)
+            silent_s = time.time() - os.fstat(descriptor).st_mtime
             if read_counters(header) is None:
                 # Of another version of the probe: its owner cannot be told.
                 if silent_s < 60.0:

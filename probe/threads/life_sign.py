@@ -19,10 +19,14 @@ from typing import Final
 import msgspec
 
 from ..own_files import OwnFile
+from ..wire.ordinary_files import ordinary_file, read_ordinary
 from .whereabouts import Line
 
 _SIGN: Final = "life.json"
 _STACKS: Final = "stacks.txt"
+_MOST_SIGN_BYTES: Final = 1024**2
+_MOST_STACK_BYTES: Final = 4 * 1024**2
+"""Read of what one signal has written."""
 _THREAD: Final = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)")
 _FRAME: Final = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 
@@ -125,7 +129,7 @@ class LifeSignWriter:
 def read_life_sign(folder: Path) -> LifeSign | None:
     """Return the newest sign; None where there is none, or it is being written."""
     try:
-        return _decoder.decode((folder / _SIGN).read_bytes())
+        return _decoder.decode(read_ordinary(folder / _SIGN, _MOST_SIGN_BYTES))
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -155,7 +159,8 @@ def read_stack(folder: Path, *, thread: int, after: int) -> list[Line]:
         after: size of the file before.
     """
     try:
-        text = (folder / _STACKS).read_bytes()[after:].decode("utf-8", "replace")
+        with ordinary_file(folder / _STACKS) as descriptor:
+            text = os.pread(descriptor, _MOST_STACK_BYTES, after).decode("utf-8", "replace")
     except OSError:
         return []
     frames: list[Line] = []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from ..errors import BundleError
+from .ordinary_files import NotOrdinaryError, read_ordinary
 
 VERSION: Final = 1
 DESCRIPTION: Final = "bundle.json"
@@ -49,10 +49,10 @@ def read_description(folder: Path) -> bytes:
         OSError: it cannot be read.
     """
     path = folder / DESCRIPTION
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_DESCRIPTION_BYTES:
-        raise BundleError(f"{path} is no ordinary file, or larger than any bundle's")
-    return path.read_bytes()
+    try:
+        return read_ordinary(path, MAX_DESCRIPTION_BYTES)
+    except NotOrdinaryError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def check_folder(folder: Path) -> None:

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from probe import wire
-from probe.delivery.journal.journal_reader import list_runs, list_writers, read_stream
+from probe.delivery.journal.journal_reader import read_stream
+from probe.delivery.journal.run_folders import list_runs, list_writers
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNNER = Path(__file__).with_name("detection_rival_runner.py")

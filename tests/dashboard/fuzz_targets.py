@@ -29,8 +29,9 @@ from probe.delivery.control.control_messages import (
 )
 from probe.delivery.control.parser import parse
 from probe.delivery.journal.journal import JournalWriter
-from probe.delivery.journal.journal_reader import end_of_stream, read_run_json, read_stream
+from probe.delivery.journal.journal_reader import end_of_stream, read_stream
 from probe.delivery.journal.ring_rest import read_rest
+from probe.delivery.journal.run_folders import read_run_json
 from probe.delivery.recorder.ring import Ring
 from probe.delivery.recorder.ring_format import FRAME
 from probe.errors import BundleError, JournalError, WireError

@@ -13,10 +13,12 @@ import pytest
 from sample_runs import write_run
 
 from dashboard.cli import main
+from dashboard.ingest import spool as spool_reader
 from dashboard.ingest.spool import SpoolIngest
+from dashboard.runs import read_events
 from dashboard.serving.doctor_checks import check_spool_size
 from dashboard.store.duck import DuckStore
-from probe.delivery.journal.journal_reader import list_runs, read_run_json, unreadable_runs
+from probe.delivery.journal.run_folders import list_runs, read_run_json, unreadable_runs
 from probe.delivery.journal.run_json import note_work_tree, write_run_json
 from probe.delivery.spool_care import is_starred, keep_below_cap, room_of, rooms
 from probe.wire import RunStart
@@ -71,6 +73,26 @@ def deep(folder: Path) -> None:
         os.chdir(before)
 
 
+def put(kind: str, *places: str) -> Callable[[Path], None]:
+    """Put something odd where the run's files are; what lies there goes."""
+
+    def change(folder: Path) -> None:
+        for place in places:
+            for path in sorted(folder.glob(place)) or [folder / place]:
+                path.parent.mkdir(exist_ok=True)
+                path.unlink(missing_ok=True)
+                if kind == "pipe":
+                    os.mkfifo(path)
+                elif kind == "endless":
+                    path.symlink_to("/dev/zero")
+                else:
+                    path.touch()
+                    os.truncate(path, 200 * 1024**3)
+
+    return change
+
+
+DESCRIBED = "Run odd: its run.json cannot be read:"
 ODD: dict[str, tuple[Callable[[Path], object], str]] = {
     "nested": (nested_start, "Run odd: its run.json does not decode"),
     "all brackets": (
@@ -82,9 +104,9 @@ ODD: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: (folder / "run.json").write_bytes(b'{"run": "\xff"}'),
         "Run odd: its run.json",
     ),
-    "loop": (loop, "Run odd: its run.json cannot be read: Too many levels"),
-    "folder": (folder_for_a_file, "Run odd: its run.json is no ordinary file"),
-    "pipe": (pipe, "Run odd: its run.json is no ordinary file"),
+    "loop": (loop, f"{DESCRIBED} it is a link"),
+    "folder": (folder_for_a_file, f"{DESCRIBED} it is no ordinary file"),
+    "pipe": (pipe, f"{DESCRIBED} it is no ordinary file"),
     "writer is a file": (lambda folder: (folder / "1-1").write_bytes(b"x"), ""),
     "segment is a folder": (segment_is_a_folder, "seg is passed over"),
     "segment is a loop": (segment_is_a_loop, "seg is passed over"),
@@ -96,6 +118,20 @@ ODD: dict[str, tuple[Callable[[Path], object], str]] = {
     "no id": (lambda folder: (folder.parent / "no id \u202e").mkdir(), ""),
     "no text in a name": (lambda folder: os.mkdir(os.fsencode(folder.parent) + b"/\xff\xfe"), ""),
     "deep": (deep, ""),
+    "ring is a pipe": (put("pipe", "0-1/ring"), ""),
+    "ring is endless": (put("endless", "0-1/ring"), ""),
+    "ring is sparse": (put("sparse", "0-1/ring"), ""),
+    "ring of an odd number": (lambda folder: (folder / "0-1" / "ring-\N{SUPERSCRIPT TWO}").touch(), ""),
+    "writer of an odd number": (lambda folder: (folder / "\N{SUPERSCRIPT TWO}-1").mkdir(), ""),
+    "segment is a pipe": (put("pipe", "0-1/metrics-*.seg"), "seg is passed over"),
+    "segment is endless": (put("endless", "0-1/metrics-*.seg"), "seg is passed over"),
+    "segment is sparse": (put("sparse", "0-1/metrics-*.seg"), "Run odd, records missing: 1, metrics-"),
+    "account is a pipe": (put("pipe", "0-1/account"), ""),
+    "account is endless": (put("endless", "0-1/account"), ""),
+    "account is sparse": (put("sparse", "0-1/account"), ""),
+    "lock is a pipe": (put("pipe", "host-box/helper.lock"), ""),
+    "description is endless": (put("endless", "run.json"), f"{DESCRIBED} it is a link"),
+    "description is sparse": (put("sparse", "run.json"), f"{DESCRIBED} it has 214,748,364,800 bytes"),
 }
 
 
@@ -122,13 +158,61 @@ def test_odd_folder_is_told_once_and_the_other_run_is_stored(odd: tuple[Path, st
     store.close()
 
 
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [("pipe", "it is no ordinary file"), ("endless", "it is a link"), ("sparse", "it does not begin like")],
+)
+def test_odd_ring_is_one_sentence_of_its_run(kind: str, why: str, tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "odd", steps=20, name="odd.py")
+    put(kind, "0-1/ring")(folder)
+    said = [event.message for event in read_events([folder]).events if event.kind == "data_gap"]
+    assert (
+        len(said) == 1
+        and f"`ring`, where a killed run leaves its newest steps, is not read: {why}" in said[0]
+    )
+    assert said[0].endswith("This run ended in order: nothing is missing.")
+
+
+def test_sparse_file_is_no_reason_to_delete_other_runs(tmp_path: Path) -> None:
+    write_run(tmp_path, GOOD, steps=20)
+    put("sparse", "0-1/metrics-00.seg.old")(write_run(tmp_path, "odd", steps=20))
+    assert sum(room.size_bytes for room in rooms(tmp_path)) < 1024**2
+
+
+def test_fault_in_one_run_is_told_once_and_the_others_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spool = tmp_path / "spool"
+    for run in ("a", "b", "c"):
+        write_run(spool, run, steps=20)
+    list_them = spool_reader.list_writers
+    faulty = {"b"}
+
+    def list_writers(folder: Path) -> list[Path]:
+        if folder.name in faulty:
+            raise TypeError("no such luck")
+        return list_them(folder)
+
+    monkeypatch.setattr(spool_reader, "list_writers", list_writers)
+    store = DuckStore(tmp_path / "data")
+    reader = SpoolIngest(store, spool)
+    problems = [reader.run().problems for _ in range(3)][-1]
+    assert problems == ("Run b cannot be read: TypeError: no such luck",)
+    assert [record.levelname for record in caplog.records].count("ERROR") == 1
+    assert [len(store.scalars(run, 0, ["loss"])) for run in "abc"] == [20, 0, 20]
+    faulty.clear()
+    reader.run()
+    assert len(store.scalars("b", 0, ["loss"])) == 20
+    store.close()
+
+
 def test_commands_go_on_with_the_other_runs(
     odd: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spool, told = odd
     assert main(["events", str(spool)]) == 0
     shown = capsys.readouterr()
-    is_of_description = told.startswith("Run odd")
+    is_of_description = told.startswith("Run odd: its run.json")
     assert ("Run odd: its run.json" in shown.err) == is_of_description
     assert main(["events", str(spool / GOOD), "--json"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dashboard.store.protocol import Store, StreamPosition
-from probe.delivery.journal.journal_reader import Skipped, list_writers, read_stream
+from probe.delivery.journal.journal_reader import Skipped, read_stream
+from probe.delivery.journal.run_folders import list_writers
 from probe.errors import WireError
 from probe.wire import Event, Frame, HostSample, Record, RunStart, StreamKey, StreamName, decode_record
 

@@ -14,7 +14,8 @@ import pytest
 from delivery_processes import wait_until
 from forked_scripts import ForkedScripts
 
-from probe.delivery.journal.journal_reader import list_writers, read_stream
+from probe.delivery.journal.journal_reader import read_stream
+from probe.delivery.journal.run_folders import list_writers
 from probe.wire import Event, Frame, decode_record
 
 SCRIPT = Path(__file__).with_name("scripts") / "chaos_training.py"

@@ -15,8 +15,9 @@ from dashboard.ingest.spool import ingest_spool
 from dashboard.store.duck import DuckStore
 from probe.delivery.helper.helper import host_folder, lock_owner, lock_path
 from probe.delivery.helper.ring_taker import take_ring
-from probe.delivery.journal.journal_reader import list_writers, read_stream
+from probe.delivery.journal.journal_reader import read_stream
 from probe.delivery.journal.ring_rest import read_ring
+from probe.delivery.journal.run_folders import list_writers
 from probe.delivery.recorder.ring_format import record_bytes
 from probe.delivery.recorder.ring_header import HEADER_BYTES, read_counters
 from probe.wire import Event, Frame, decode_record

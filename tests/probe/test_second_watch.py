@@ -12,7 +12,7 @@ from small_training import seeded_model, train
 from torch import nn
 
 import probe
-from probe.delivery.journal.journal_reader import read_run_json
+from probe.delivery.journal.run_folders import read_run_json
 from probe.detectors.base import DetectorThresholds
 from probe.session import Probe
 

@@ -147,7 +147,8 @@ def _watcher(probe: Any, spool: Path) -> Any:
 
 def _journal(spool: Path) -> tuple[list[Any], list[Any]]:
     """The newest state of every event, and the frames in the order of their steps."""
-    from probe.delivery.journal.journal_reader import list_writers, read_stream
+    from probe.delivery.journal.journal_reader import read_stream
+    from probe.delivery.journal.run_folders import list_writers
     from probe.errors import WireError
     from probe.wire import Event, Frame, decode_record
 

@@ -24,7 +24,7 @@ from small_training import small_model, train
 import probe
 from dashboard.ingest.spool import SpoolIngest
 from dashboard.store.duck import DuckStore
-from probe.delivery.journal.journal_reader import list_runs
+from probe.delivery.journal.run_folders import list_runs
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -13,7 +13,8 @@ import numpy as np
 from dash import Dash, Input, Output, no_update
 
 from probe.delivery.helper.helper import host_folder, is_listened_to, lock_owner, lock_path
-from probe.delivery.journal.journal_reader import list_writers, written_to
+from probe.delivery.journal.journal_reader import written_to
+from probe.delivery.journal.run_folders import list_writers
 from probe.wire.findings import Finding
 
 from ... import ids

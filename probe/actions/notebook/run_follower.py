@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from ...delivery.journal.journal_reader import StreamFollower, list_writers, read_run_json
+from ...delivery.journal.journal_reader import StreamFollower
+from ...delivery.journal.run_folders import list_writers, read_run_json
 from ...errors import WireError
 from ...wire import RunEnd, StreamName, decode_record
 from ..analysis.report_contents import Contents, beginning

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from ...settings.places import make_private_folder, write_private_file
+from ...wire.ordinary_files import read_ordinary
 
 _FOLDER: Final = "control"
 _ASK, _ANSWER = ".ask", ".answer"
 MOST_WAITING: Final = 64
+MOST_BYTES: Final = 8 * 1024**2
+"""A request or an answer that is larger is not read."""
 
 
 def new_id() -> str:
@@ -47,9 +50,11 @@ def take_requests(writer_folder: Path) -> list[tuple[str, bytes]]:
     taken = []
     for path in waiting[:MOST_WAITING]:
         with contextlib.suppress(OSError):
-            data = path.read_bytes()
-            # Gone before it is followed: nothing is done twice, and what was withdrawn is not done.
-            path.unlink()
+            try:
+                data = read_ordinary(path, MOST_BYTES)
+            finally:
+                # Gone before it is followed: nothing is done twice, and what was withdrawn is not done.
+                path.unlink()
             taken.append((path.name.removesuffix(_ASK), data))
     return taken
 
@@ -67,7 +72,7 @@ def take_answer(writer_folder: Path, request_id: str) -> bytes | None:
     """Take the answer to a request; None while there is none."""
     path = writer_folder / _FOLDER / f"{request_id}{_ANSWER}"
     try:
-        data = path.read_bytes()
+        data = read_ordinary(path, MOST_BYTES)
         path.unlink()
     except OSError:
         return None

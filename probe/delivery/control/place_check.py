@@ -27,7 +27,7 @@ from ...settings.keys import chosen_keys
 from ...wire.findings import Finding, existing_part, free_bytes, size_text, write_problem
 from ..helper.link import find_target
 from ..journal.journal import DEFAULT_CAP_BYTES, SEGMENT_BYTES
-from ..journal.journal_reader import list_runs
+from ..journal.run_folders import list_runs
 from ..journal.segment_files import run_folder_bytes
 from ..recorder.ring import LARGEST, Ring
 

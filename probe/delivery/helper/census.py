@@ -18,7 +18,8 @@ from ...errors import JournalError, WireError
 from ...wire import Event, HostSample, Layout, Record, RunEnd, RunStart, decode_record, encode, encode_record
 from ..host_memory import machine_bytes
 from ..journal.journal import JournalWriter
-from ..journal.journal_reader import Chunk, StreamFollower, WriterList, read_stream
+from ..journal.journal_reader import Chunk, StreamFollower, read_stream
+from ..journal.run_folders import WriterList
 from ..recorder.process_identity import is_gone
 from .helper import host_folder
 from .oom_record import Death, kernel_log, memory_events_of, oom_kills, oom_record

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from ...settings.places import make_private_folder
+from ...wire.ordinary_files import ordinary_file
 
 _FLOCK: Final = struct.Struct("hhqqi0q")
 """C `struct flock` of 64-bit Linux: type, whence, start, length, pid."""
@@ -73,16 +74,11 @@ def lock_owner(path: Path) -> int | None:
     inherited by a data loader's worker that is forked at that moment.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        with ordinary_file(path, flags=os.O_RDWR) as descriptor:
+            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
     except OSError:
         return None
-    try:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
     return None if kind == fcntl.F_UNLCK else int(pid)
 
 
@@ -93,9 +89,9 @@ def hold_lock(run_folder: Path) -> Iterator[Callable[[], bool]]:
     Yields what tells whether others see the lock: not once somebody has removed its file.
     """
     folder = make_private_folder(host_folder(run_folder))
-    with lock_path(folder).open("ab") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)
-        own = os.fstat(file.fileno())
+    with ordinary_file(lock_path(folder), flags=os.O_WRONLY | os.O_CREAT) as descriptor:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX)
+        own = os.fstat(descriptor)
 
         def is_held() -> bool:
             # Not by opening it: to close that again would free the lock.

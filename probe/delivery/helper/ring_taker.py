@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ...errors import JournalError
+from ...wire.ordinary_files import ordinary_file
 from ..journal.journal import JournalWriter
 from ..journal.journal_reader import has_ring, read_loss
 
@@ -67,10 +68,7 @@ def _take(journal: JournalWriter, image: RingImage, *, is_only: bool) -> None:
         journal.append_many("metrics", rest.begun)
     if rest.following:
         # First the mark: should this process be killed below, the next one sees how far it got.
-        descriptor = os.open(image.path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
+        with ordinary_file(image.path, flags=os.O_WRONLY) as descriptor:
             os.pwrite(descriptor, pack_mark(rest.mark), MARK_AT[rest.mark.generation % 2])
-        finally:
-            os.close(descriptor)
         journal.append_many("metrics", rest.following)
     image.path.unlink(missing_ok=True)

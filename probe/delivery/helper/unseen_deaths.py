@@ -11,8 +11,9 @@ from pathlib import Path
 
 from ...errors import WireError
 from ...wire import Event, Layout, RunEnd, RunStart, decode_record
-from ..journal.journal_reader import list_writers, read_stream
+from ..journal.journal_reader import read_stream
 from ..journal.rank_journals import rank_of
+from ..journal.run_folders import list_writers
 from ..recorder.process_identity import is_gone
 from .helper import lock_owner, lock_path
 from .oom_record import Death

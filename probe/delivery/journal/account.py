@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 from ...own_files import OwnFile
 from ...wire import StreamName
+from ...wire.ordinary_files import ordinary_file
 from ..recorder.process_identity import is_alive, own_identity
 from ..recorder.ring_header import Owner
 
@@ -70,15 +71,10 @@ def read_account(folder: Path) -> Account | None:
         folder: `SPOOL/<run>/<writer>`.
     """
     try:
-        descriptor = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with ordinary_file(folder / NAME) as descriptor:
+            data, written_s = os.pread(descriptor, FILE_BYTES, 0), os.fstat(descriptor).st_mtime
     except OSError:
         return None
-    try:
-        data, written_s = os.pread(descriptor, FILE_BYTES, 0), os.fstat(descriptor).st_mtime
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
     if len(data) < FILE_BYTES:
         return None
     seed = _seed(folder)

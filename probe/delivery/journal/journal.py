@@ -309,12 +309,12 @@ class JournalWriter:
     def _folders_oldest_first(self) -> list[Path]:
         """Folders of the rank's earlier incarnations, then this one: nobody else writes there any more."""
         rank, dash, incarnation = self._writer.partition("-")
-        if not (rank.isdigit() and dash and incarnation.isdigit()):
+        if not (rank.isdecimal() and dash and incarnation.isdecimal()):
             return [self.folder]
         earlier = [
             folder
             for folder in self.folder.parent.glob(f"{rank}-*")
-            if folder.name.partition("-")[2].isdigit()
+            if folder.name.partition("-")[2].isdecimal()
             and int(folder.name.partition("-")[2]) < int(incarnation)
         ]
         return [*sorted(earlier, key=lambda folder: int(folder.name.partition("-")[2])), self.folder]

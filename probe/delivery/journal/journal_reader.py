@@ -11,24 +11,28 @@ import contextlib
 import copy
 import itertools
 import os
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from ...errors import JournalError
-from ...settings.places import is_folder_name
-from ...wire import BATCH_BYTES, RunEnd, RunStart, StreamName
+from ...wire import BATCH_BYTES, RunEnd, StreamName
 from .account import read_account
 from .folder_changes import FolderChanges
 from .segment_cursor import Chunk as Chunk
 from .segment_cursor import Cursor, ReplacedError
 from .segment_cursor import Skipped as Skipped
-from .segment_files import Claim, Segment, check_segment, is_beyond_end, list_files, own_segments
+from .segment_files import (
+    RING_NAME,
+    Claim,
+    Segment,
+    check_segment,
+    is_beyond_end,
+    list_files,
+    own_segments,
+)
 
-_MAX_RUN_JSON_BYTES: Final = 64 * 1024**2
 _MOST_REPLACED: Final = 8
 """So many files that change while they are read are looked at again; then the next `poll` goes on."""
 _run_ends: Final = msgspec.msgpack.Decoder(RunEnd)
@@ -43,115 +47,6 @@ class StreamTail(msgspec.Struct, frozen=True):
     """Bytes up to the end of the last intact record; 0 when not even the header is complete."""
     damaged: bool
     """Whether something unreadable follows that is no torn tail: the segment must not be continued."""
-
-
-def list_runs(spool: Path) -> list[Path]:
-    """Return the run folders of a spool, by name; an empty folder is an empty spool.
-
-    Raises:
-        JournalError: the path is not a folder, or holds other things than runs.
-    """
-    try:
-        children = sorted(spool.iterdir())
-    except FileNotFoundError:
-        raise JournalError(f"{spool} does not exist; give the folder that holds the runs") from None
-    except OSError as error:
-        raise JournalError(f"{spool} is not a spool: {error.strerror or error}") from error
-    runs = [child for child in children if is_folder_name(child.name) and _is_run(child)]
-    if children and not runs and not any(child.name.startswith(".") for child in children):
-        if unreadable_runs(spool):
-            return []
-        raise JournalError(f"{spool} is not a spool: it holds other things, but no run")
-    return runs
-
-
-def list_writers(run_folder: Path) -> list[Path]:
-    """Return the writers' folders of a run (``<rank>-<incarnation>``, ``host-<name>``), by name."""
-    with contextlib.suppress(OSError):
-        return sorted(
-            child
-            for child in run_folder.iterdir()
-            if "-" in child.name and is_folder_name(child.name) and child.is_dir()
-        )
-    return []
-
-
-class WriterList:
-    """The writers' folders of a run, for who asks again and again: one `stat` as long as none has come.
-
-    Args:
-        run_folder: `SPOOL/<run>`.
-    """
-
-    def __init__(self, run_folder: Path) -> None:
-        self._run_folder = run_folder
-        self._changes = FolderChanges(run_folder)
-        self._writers: list[Path] = []
-
-    def look(self) -> list[Path]:
-        """Return the folders that there are now, by name."""
-        if self._changes.look():
-            self._writers = list_writers(self._run_folder)
-        return self._writers
-
-
-def read_run_json(run_folder: Path) -> RunStart | None:
-    """Return what the run's first writer noted; None when there is nothing readable."""
-    try:
-        return _run_json(run_folder / "run.json")
-    except JournalError:
-        return None
-
-
-def run_problem(run_folder: Path) -> str | None:
-    """Say why a run's folder, or what describes it, cannot be read; None where all is well.
-
-    Without a `run.json` all is well: a run that has only begun has none.
-    """
-    try:
-        os.listdir(run_folder)  # noqa: PTH208 - only whether it can be listed
-        if not os.path.lexists(run_folder / "run.json"):
-            return None
-        _run_json(run_folder / "run.json")
-    except OSError as error:
-        return f"the folder cannot be read: {error.strerror or error}"
-    except JournalError as error:
-        return str(error)
-    return None
-
-
-def unreadable_runs(spool: Path) -> dict[str, str]:
-    """Return name -> reason of what looks like the folder of a run and cannot be read; `list_runs` has none
-    of them."""
-    found: dict[str, str] = {}
-    with contextlib.suppress(OSError):
-        for child in sorted(spool.iterdir()):
-            if child.name.startswith(".") or not is_folder_name(child.name):
-                continue
-            try:
-                if stat.S_ISDIR(child.stat().st_mode):
-                    os.listdir(child)  # noqa: PTH208 - only whether it can be listed
-                    (child / "run.json").is_file()
-            except OSError as error:
-                found[child.name] = f"it cannot be read: {error.strerror or error}"
-    return found
-
-
-def _run_json(path: Path) -> RunStart:
-    """Read a `run.json`, without waiting for a pipe.
-
-    Raises:
-        JournalError: there is none, or it is not one.
-    """
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_RUN_JSON_BYTES:
-            raise JournalError("its run.json is no ordinary file, or too large")
-        return msgspec.json.decode(path.read_bytes(), type=RunStart)
-    except OSError as error:
-        raise JournalError(f"its run.json cannot be read: {error.strerror or error}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise JournalError(f"its run.json does not decode: {str(error)[:200]}") from error
 
 
 class StreamFollower:
@@ -450,7 +345,7 @@ def missing_at_end(folder: Path, stream: StreamName) -> list[Skipped]:
 def has_ring(folder: Path) -> bool:
     """Whether a writer's folder has a ring, of a trainer that runs or that was killed."""
     try:
-        return any(name == "ring" or name.startswith("ring-") for name in os.listdir(folder))  # noqa: PTH208
+        return any(RING_NAME.fullmatch(name) for name in os.listdir(folder))  # noqa: PTH208
     except OSError:
         return False
 
@@ -477,10 +372,3 @@ def _size(path: Path) -> int:
     with contextlib.suppress(OSError):
         return path.stat().st_size
     return 0
-
-
-def _is_run(folder: Path) -> bool:
-    """Whether it is the folder of a run; one that this user may not look into is none."""
-    with contextlib.suppress(OSError):
-        return folder.is_dir() and ((folder / "run.json").is_file() or bool(list_writers(folder)))
-    return False

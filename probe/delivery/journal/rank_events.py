@@ -14,8 +14,9 @@ from typing import Final
 import msgspec
 
 from ...wire import Event, RunEnd, StreamName
-from .journal_reader import Chunk, StreamFollower, list_writers
+from .journal_reader import Chunk, StreamFollower
 from .rank_journals import events_of_ranks, generations, rank_of
+from .run_folders import list_writers
 from .segment_files import run_folder_bytes
 
 _MOST_BYTES: Final = 8 * 1024**2

@@ -16,7 +16,8 @@ import msgspec
 
 from ...detectors.ranks.rank_watch import RankFrame, RankWatch
 from ...wire import Event, HostSample, Layout, RunEnd, RunStart
-from .journal_reader import Chunk, StreamFollower, list_writers, read_stream
+from .journal_reader import Chunk, StreamFollower, read_stream
+from .run_folders import list_writers
 
 PIECE_BYTES: Final = 64 * 1024
 """What is read of one journal before the next one has its turn."""
@@ -186,7 +187,7 @@ def _beginnings(folders: Iterable[Path]) -> dict[Path, float]:
 def rank_of(folder: Path) -> str | None:
     """Return the rank whose folder it is; None of a helper's."""
     rank, _, incarnation = folder.name.rpartition("-")
-    return rank if rank.isdigit() and incarnation.isdigit() else None
+    return rank if rank.isdecimal() and incarnation.isdecimal() else None
 
 
 def _number(folder: Path) -> int:

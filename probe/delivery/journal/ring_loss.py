@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ...detectors.advice import advice_for
 from ...errors import WireError
-from ...wire import Event, Evidence, Frame, Layout, Record, RunStart, decode_record, encode
+from ...wire import Event, Evidence, Frame, Layout, Record, RunEnd, RunStart, decode_record, encode
 from ...wire.events import make_event
 from ..recorder.process_identity import is_gone
 from .ring_rest import dead_rings, odd_rings, rest_of
@@ -55,7 +55,8 @@ def event_of_loss(
         return None
     decoded = [record for data in events if (record := _decoded(data)) is not None]
     start = next((record for record in decoded if isinstance(record, RunStart)), None)
-    if start is None or not (lost or is_dead or _is_over(start, odd)):
+    has_ended = any(isinstance(record, RunEnd) for record in decoded)
+    if start is None or not (lost or is_dead or has_ended or _is_over(start, odd)):
         return None
     event = make_event(
         start,
@@ -64,8 +65,8 @@ def event_of_loss(
         _TORN if lost else _ODD,
         step=_last_step(found) or _last_step(metrics()) or 0,
         time=max(map(_written_s, (*odd, *(image.path for image in images)))),
-        severity="warning",
-        message=" ".join(_sentences(lost, odd)),
+        severity="info" if has_ended and not lost else "warning",
+        message=" ".join(_sentences(lost, odd, has_ended=has_ended)),
         evidence=Evidence(value=float(lost) if lost else None),
         advice=advice_for("data_gap"),
         ended=True,
@@ -74,14 +75,15 @@ def event_of_loss(
     return None if is_known else encode(event)
 
 
-def _sentences(lost: int, odd: Mapping[Path, str]) -> Iterator[str]:
+def _sentences(lost: int, odd: Mapping[Path, str], *, has_ended: bool) -> Iterator[str]:
     if lost:
-        yield f"{lost:,} of the newest records of this run were torn when it was killed, and are lost"
+        yield f"{lost:,} of the newest records of this run were torn when it was killed, and are lost."
     for path, why in odd.items():
-        yield (
-            f"The file {path.name}, which is to hold the newest steps of a run that was killed, is not read: "
-            f"{why}. What was not in the journal yet is lost, and how much that is, is not known"
-        )
+        yield f"The file `{path.name}`, where a killed run leaves its newest steps, is not read: {why}."
+    if odd and has_ended:
+        yield "This run ended in order: nothing is missing."
+    elif odd:
+        yield "What was not in the journal yet is lost, and how much that is, is not known."
 
 
 def _is_over(start: RunStart, odd: Iterable[Path]) -> bool:
@@ -94,7 +96,7 @@ def _is_over(start: RunStart, odd: Iterable[Path]) -> bool:
 
 def _written_s(path: Path) -> float:
     try:
-        return path.stat().st_mtime
+        return path.lstat().st_mtime
     except OSError:
         return 0.0
 

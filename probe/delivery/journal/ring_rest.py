@@ -7,6 +7,7 @@ the same numbers: a ring's newest `Mark` and the end of the metrics stream leave
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...wire.ordinary_files import NotOrdinaryError, ordinary_file, read_up_to
 from ..recorder.process_identity import is_alive, is_of_this_boot
 from ..recorder.ring_format import (
     PAD,
@@ -34,6 +36,7 @@ from ..recorder.ring_header import (
     ring_problem,
     template_payloads,
 )
+from .segment_files import RING_NAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,15 +104,15 @@ class Rest:
 
 def ring_paths(folder: Path) -> list[Path]:
     """Return a writer's rings, in the order in which they were begun: `ring`, `ring-1`, ..."""
-    found = [path for path in folder.glob("ring*") if path.name == "ring" or path.name[5:].isdigit()]
-    return sorted(found, key=lambda path: int(path.name[5:] or 0))
+    names = [match for path in folder.glob("ring*") if (match := RING_NAME.fullmatch(path.name)) is not None]
+    return [folder / match[0] for match in sorted(names, key=lambda match: int(match[1] or 0))]
 
 
 def read_ring(path: Path) -> RingImage | None:
     """Read a ring; None where there is none that this version knows."""
     with contextlib.suppress(OSError):
-        written_s = path.stat().st_mtime
-        data = path.read_bytes()
+        written_s = path.lstat().st_mtime
+        data = _read_file(path)
         counters, mark = read_counters(data[:HEADER_BYTES]), newest_mark(data[:HEADER_BYTES].ljust(256))
         if counters is None or mark is None or problem_of(path, data) is not None:
             return None
@@ -143,17 +146,33 @@ def odd_rings(folder: Path) -> dict[Path, str]:
     found: dict[Path, str] = {}
     for path in ring_paths(folder):
         with contextlib.suppress(OSError):
-            if problem := problem_of(path, path.read_bytes()):
+            try:
+                problem = problem_of(path, _read_file(path))
+            except NotOrdinaryError as error:
+                problem = error.strerror
+            if problem:
                 found[path] = problem
     return found
 
 
+def _read_file(path: Path) -> bytes:
+    """Return a ring's bytes, or no more than a header of what does not begin like one.
+
+    Raises:
+        OSError: it cannot be read, or is none of the files that are.
+    """
+    with ordinary_file(path) as descriptor:
+        header = read_up_to(descriptor, HEADER_BYTES)
+        counters = read_counters(header)
+        return header if counters is None else read_up_to(descriptor, HEADER_BYTES + counters.capacity)
+
+
 def _has_living_owner(path: Path) -> bool:
     """Whether the header alone says that the trainer lives: a ring of megabytes is not read to see that."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        header = file.read(HEADER_BYTES)
+    with contextlib.suppress(OSError), ordinary_file(path) as descriptor:
+        header = read_up_to(descriptor, HEADER_BYTES)
         if read_counters(header) is not None and ring_problem(path, header) is None:
-            return is_alive(read_owner(header), silent_s=time.time() - path.stat().st_mtime)
+            return is_alive(read_owner(header), silent_s=time.time() - os.fstat(descriptor).st_mtime)
     return False
 
 

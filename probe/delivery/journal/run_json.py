@@ -11,6 +11,8 @@ import msgspec
 from ...errors import JournalError
 from ...settings.places import write_private_file
 from ...wire import RunStart, decode_record, encode_record
+from ...wire.ordinary_files import read_ordinary
+from .segment_files import MAX_RUN_JSON_BYTES
 
 
 def write_run_json(run_folder: Path, start: RunStart) -> None:
@@ -37,9 +39,7 @@ def note_work_tree(run_folder: Path, work_tree: msgspec.Struct) -> None:
     """Put what has changed in the script's work tree into `run.json`; nothing where that fails."""
     path, temporary = run_folder / "run.json", run_folder / f".run.json-{os.getpid()}"
     with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        if not path.is_file():  # to read a pipe would wait for who writes it
-            return
-        start = msgspec.json.decode(path.read_bytes(), type=dict)
+        start = msgspec.json.decode(read_ordinary(path, MAX_RUN_JSON_BYTES), type=dict)
         write_private_file(
             temporary, msgspec.json.encode(start | {"work_tree": msgspec.to_builtins(work_tree)})
         )

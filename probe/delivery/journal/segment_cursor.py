@@ -11,10 +11,11 @@ import msgspec
 
 from ...errors import JournalError
 from ...wire import MAX_RECORD_BYTES
+from ...wire.ordinary_files import NotOrdinaryError, ordinary_file
 from .segment_files import Segment
 from .segments import HEADER_READ_BYTES, PREFIX, SegmentHeader, split_records, unpack_header
 
-_UNREADABLE: Final = (errno.EACCES, errno.EIO, errno.EISDIR, errno.ELOOP)
+_UNREADABLE: Final = (errno.EACCES, errno.EIO)
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -62,19 +63,18 @@ class Cursor:
             FileNotFoundError: the segment has been evicted.
             ReplacedError: this is another segment now.
         """
-        if self.damage is not None or self.segment.path.stat().st_size <= self.offset:
+        if self.damage is not None or self.segment.path.lstat().st_size <= self.offset:
             return None
         try:
             return self._read(max_bytes, from_seq)
         except OSError as error:
-            if error.errno not in _UNREADABLE:
+            if error.errno not in _UNREADABLE and not isinstance(error, NotOrdinaryError):
                 raise
             self.damage = f"{self.segment.path.name}: {error.strerror}"
             return self._damaged(from_seq, self.damage)
 
     def _read(self, max_bytes: int, from_seq: int) -> Chunk | Skipped | None:
-        descriptor = os.open(self.segment.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
+        with ordinary_file(self.segment.path) as descriptor:
             self._require_same(descriptor)
             if self.offset == 0 and not self._read_header(descriptor):
                 return self._damaged(from_seq, self.damage) if self.damage else None
@@ -90,8 +90,6 @@ class Cursor:
                         return skipped
                 elif not payloads:
                     return None
-        finally:
-            os.close(descriptor)
 
     def _read_header(self, descriptor: int) -> bool:
         try:

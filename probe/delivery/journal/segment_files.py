@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
+import re
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
@@ -19,9 +19,14 @@ import msgspec
 
 from ...errors import JournalError
 from ...wire import StreamName
+from ...wire.ordinary_files import ordinary_file
 from .account import read_account
 from .segments import HEADER_READ_BYTES, ODD_NAME, parse_segment_name, unpack_header
 
+MAX_RUN_JSON_BYTES: Final = 64 * 1024**2
+"""A `run.json` that is larger is not read."""
+RING_NAME: Final = re.compile(r"ring(?:-([0-9]{1,9}))?")
+"""The files of a writer's rings."""
 ASIDE: Final = ".aside"
 """Ends the name of a file that lay where a writer had to begin a segment."""
 
@@ -89,20 +94,14 @@ def check_segment(path: Path, stream: StreamName, first_seq: int) -> tuple[Claim
         What it claims to be and, of a foreign one, a sentence without its subject.
     """
     try:
-        # A pipe of this name would make the reader wait for ever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with ordinary_file(path) as descriptor:
+            header = unpack_header(os.pread(descriptor, HEADER_READ_BYTES, 0))
     except FileNotFoundError:
         return Claim.UNFINISHED, ""
     except OSError as error:
         return Claim.FOREIGN, f"cannot be read: {error.strerror or error}"
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return Claim.FOREIGN, "is no file"
-        header = unpack_header(os.pread(descriptor, HEADER_READ_BYTES, 0))
-    except (JournalError, OSError):
+    except JournalError:
         return Claim.DAMAGED, ""
-    finally:
-        os.close(descriptor)
     if header is None:
         return Claim.UNFINISHED, ""
     said = header[0]
@@ -116,10 +115,15 @@ def check_segment(path: Path, stream: StreamName, first_seq: int) -> tuple[Claim
     )
 
 
+def bytes_on_disk(found: os.stat_result) -> int:
+    """Return the room that a file takes: what a sparse one claims is no reason to delete anything."""
+    return min(found.st_size, found.st_blocks * 512)
+
+
 def run_folder_bytes(run_folder: Path) -> int:
     """Return the size in bytes of all segments of a run."""
     total = 0
     for path in run_folder.glob("*/*.seg"):
         with contextlib.suppress(OSError):
-            total += path.stat().st_size
+            total += bytes_on_disk(path.lstat())
     return total

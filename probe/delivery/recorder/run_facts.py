@@ -123,7 +123,7 @@ def rank_and_world_size(environment: Mapping[str, str] = os.environ) -> tuple[in
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     rank, size = environment.get("RANK", "0"), environment.get("WORLD_SIZE", "1")
-    return (int(rank) if rank.isdigit() else 0), max(int(size) if size.isdigit() else 1, 1)
+    return (int(rank) if rank.isdecimal() else 0), max(int(size) if size.isdecimal() else 1, 1)
 
 
 def git_commit(folder: Path) -> str | None:

@@ -18,6 +18,7 @@ import msgspec
 
 from ...wire import Document, RunStart
 from ...wire.documents import make_document
+from ...wire.ordinary_files import read_ordinary
 from ...wire.start_facts import KIND, MAX_DIFF, StartFacts, WorkTree
 from ..journal.run_json import note_work_tree
 
@@ -52,7 +53,7 @@ def take_work_tree(run_folder: Path) -> WorkTree | None:
     """Return what git has written, and remove the file; None while there is nothing."""
     path = run_folder / _FILE
     try:
-        data = path.read_bytes()
+        data = read_ordinary(path, _MOST_BYTES)
         path.unlink()
     except OSError:
         return None

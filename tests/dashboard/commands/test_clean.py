@@ -19,7 +19,7 @@ from dashboard.commands.clean import age_seconds
 from dashboard.ingest.spool import ingest_spool
 from dashboard.serving.server import Server
 from dashboard.store.duck import DuckStore
-from probe.delivery.journal.journal_reader import list_runs
+from probe.delivery.journal.run_folders import list_runs
 
 HOLD = """
 import fcntl, sys

@@ -14,7 +14,7 @@ from dashboard.ingest.run_removal import remove_runs, spool_folder, star_run
 from dashboard.ingest.spool import SpoolIngest
 from dashboard.serving.profile_routes import find_trace
 from dashboard.store.duck import DuckStore
-from probe.delivery.journal.journal_reader import list_runs, list_writers
+from probe.delivery.journal.run_folders import list_runs, list_writers
 from probe.errors import WireError
 from probe.wire import (
     Control,

@@ -11,7 +11,7 @@ import pytest
 from journals import read_journal
 from run_numbers import steps_of
 
-from probe.delivery.journal.journal_reader import list_runs
+from probe.delivery.journal.run_folders import list_runs
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPE = ROOT / "docs" / "launchers"

@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import probe
 from probe.actions.analysis.snapshot_results import SIZES, DeviceMemory, MemorySnapshot
-from probe.delivery.journal.journal_reader import list_writers, read_stream
+from probe.delivery.journal.journal_reader import read_stream
+from probe.delivery.journal.run_folders import list_writers
 from probe.detectors.trends import t_quantile
 from probe.wire import Document, decode_record
 from probe.wire.documents import read_body

@@ -24,7 +24,8 @@ from probe.actions.optimisation.intervals import median_interval
 from probe.actions.optimisation.measuring import pair_times, peak_bytes
 from probe.actions.optimisation.recommendation import recommend
 from probe.actions.profiling.recording import Recording
-from probe.delivery.journal.journal_reader import list_writers, read_stream
+from probe.delivery.journal.journal_reader import read_stream
+from probe.delivery.journal.run_folders import list_writers
 from probe.threads.unnoticed import is_replaying
 from probe.wire import Document, decode_record
 from probe.wire.compared_modes import KIND, OptimizationBody

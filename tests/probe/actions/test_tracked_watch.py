@@ -13,7 +13,8 @@ import probe
 from probe.actions import tracked_watch
 from probe.actions.analysis import tensor_lives
 from probe.actions.tracked_watch import TrackedWatch
-from probe.delivery.journal.journal_reader import list_writers, read_stream
+from probe.delivery.journal.journal_reader import read_stream
+from probe.delivery.journal.run_folders import list_writers
 from probe.wire import Document, decode_record
 from probe.wire.documents import read_body
 from probe.wire.tracked_tensors import KIND, MOST, TrackedBody

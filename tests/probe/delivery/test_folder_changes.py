@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from probe.delivery.journal import journal_reader
+from probe.delivery.journal import run_folders
 from probe.delivery.journal.folder_changes import FolderChanges
-from probe.delivery.journal.journal_reader import WriterList
+from probe.delivery.journal.run_folders import WriterList
 
 
 def make_old(folder: Path) -> None:
@@ -40,13 +40,13 @@ def test_folder_that_has_just_changed_is_looked_at_again(tmp_path: Path) -> None
 
 def test_writers_are_listed_when_one_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[Path] = []
-    list_writers = journal_reader.list_writers
+    list_writers = run_folders.list_writers
 
     def count(folder: Path) -> list[Path]:
         listed.append(folder)
         return list_writers(folder)
 
-    monkeypatch.setattr(journal_reader, "list_writers", count)
+    monkeypatch.setattr(run_folders, "list_writers", count)
     (tmp_path / "0-1").mkdir()
     make_old(tmp_path)
     writers = WriterList(tmp_path)

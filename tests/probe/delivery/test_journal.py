@@ -14,12 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe.delivery.journal.journal import JournalWriter
-from probe.delivery.journal.journal_reader import (
-    Skipped,
-    end_of_stream,
-    read_run_json,
-    read_stream,
-)
+from probe.delivery.journal.journal_reader import Skipped, end_of_stream, read_stream
+from probe.delivery.journal.run_folders import read_run_json
 from probe.delivery.journal.run_json import write_run_json
 from probe.delivery.journal.segment_files import list_segments
 from probe.errors import JournalError

@@ -10,15 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe.delivery.journal.journal import JournalWriter
-from probe.delivery.journal.journal_reader import (
-    Chunk,
-    Skipped,
-    StreamFollower,
-    list_runs,
-    list_writers,
-    read_run_json,
-    read_stream,
-)
+from probe.delivery.journal.journal_reader import Chunk, Skipped, StreamFollower, read_stream
+from probe.delivery.journal.run_folders import list_runs, list_writers, read_run_json
 from probe.delivery.journal.segment_files import list_segments
 from probe.errors import JournalError
 from probe.wire import Frame, decode_record

@@ -10,8 +10,8 @@ from pathlib import Path
 from ranks_run import RUN, bad_from, frames, write_rank
 
 from probe.delivery.journal.journal import JournalWriter
-from probe.delivery.journal.journal_reader import list_writers
 from probe.delivery.journal.rank_journals import RankJournals, generations
+from probe.delivery.journal.run_folders import list_writers
 from probe.wire import RunStart, encode
 
 RANKS, STEPS, DAMAGED = 4, 1600, 1000

@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from probe.delivery.helper import helper
-from probe.delivery.journal.journal_reader import read_run_json, read_stream
+from probe.delivery.journal.journal_reader import read_stream
+from probe.delivery.journal.run_folders import read_run_json
 from probe.delivery.recorder.metrics_queue import RING_FRAMES
 from probe.delivery.recorder.recorder import UNWRITTEN_EVENTS, Recorder
 from probe.delivery.recorder.ring_header import BUSY_AT

@@ -12,7 +12,7 @@ from test_recorder import START, frame, records
 from dashboard.ingest.spool import ingest_spool
 from dashboard.store.duck import DuckStore
 from probe.delivery.journal.account import read_account
-from probe.delivery.journal.journal_reader import read_run_json
+from probe.delivery.journal.run_folders import read_run_json
 from probe.delivery.recorder.gap_watch import GapWatch
 from probe.delivery.recorder.recorder import Recorder
 from probe.wire import Event, Frame, Layout, RunEnd, RunStart

@@ -154,7 +154,7 @@ def test_what_is_not_the_writers_ring_is_told_once_and_never_read(folder: Path, 
     assert journal_of(folder) == RECORDS[:2]
     by_reader = gaps_of(folder)
     ((_, event),) = by_reader
-    assert event.kind == "data_gap" and "ring, which is to hold the newest steps" in event.message
+    assert event.kind == "data_gap" and "`ring`, where a killed run leaves its newest steps" in event.message
     assert event.evidence.value is None
     assert take_ring(folder) and take_ring(folder)
     assert gaps_of(folder) == by_reader and journal_of(folder) == RECORDS[:2]

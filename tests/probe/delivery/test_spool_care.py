@@ -13,7 +13,7 @@ import pytest
 from probe.delivery import spool_care
 from probe.delivery.helper.helper import lock_path
 from probe.delivery.journal.journal import JournalWriter
-from probe.delivery.journal.journal_reader import list_runs
+from probe.delivery.journal.run_folders import list_runs
 from probe.delivery.journal.run_json import write_run_json
 from probe.wire import RunStart, encode
 

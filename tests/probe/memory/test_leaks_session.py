@@ -13,7 +13,8 @@ from small_training import batches, seeded_model
 from torch.nn import functional as F
 
 import probe
-from probe.delivery.journal.journal_reader import list_writers, read_stream
+from probe.delivery.journal.journal_reader import read_stream
+from probe.delivery.journal.run_folders import list_writers
 from probe.detectors.resources import ResourceDetector, ResourceLimits
 from probe.memory import machine_watch
 from probe.memory.heap_meter import Pacer, heap_reader
