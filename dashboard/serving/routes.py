@@ -11,13 +11,14 @@ from .api.document_routes import document_routes
 from .api.errors import add_error_form
 from .api.event_routes import event_routes
 from .api.export_routes import export_routes, page_export_routes
-from .api.models import Health, OutletHealth
+from .api.health_models import Health, OutletHealth
 from .api.note_routes import note_routes
 from .api.openapi import describe_routes
 from .api.run_routes import run_routes
 from .api.series_routes import series_routes
 from .api.training_log_routes import training_log_routes
 from .metrics_route import add_metrics_route
+from .running import INSTANCE
 
 
 def add_routes(server: FastAPI, context: ApiContext, families: FamilyReader, *, cookie: str) -> None:
@@ -34,7 +35,7 @@ def add_routes(server: FastAPI, context: ApiContext, families: FamilyReader, *, 
     @server.get("/health", summary="Is the server up, and how many runs does it know? Do its outlets work?")
     def health() -> Health:
         outlets = [OutletHealth.model_validate(fields_of(status)) for status in families.outlets()]
-        return Health(status="ok", runs=len(context.store.runs()), outlets=outlets)
+        return Health(status="ok", instance=INSTANCE, runs=len(context.store.runs()), outlets=outlets)
 
     for make in (
         training_log_routes,

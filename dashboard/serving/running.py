@@ -1,12 +1,15 @@
 """Finds the dashboard that already runs, and the address that opens it. Imports nothing heavy.
 
 A server leaves a note with its token in its data folder (0600), beside `serve.json`, which tells probes where
-it is and has none. A note counts only while a server answers under that address with that token.
+it is and has none. A note counts only while the server that has left it answers under that address: after a
+kill another one may be there, and it has the same token.
 """
 
 from __future__ import annotations
 
+import http.client
 import os
+import secrets
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +22,10 @@ from probe.settings.places import read_serve_state, state_folder, write_private_
 from ..local_opener import local_opener
 
 _TIMEOUT_S: Final = 3.0
+_MOST_BYTES: Final = 1024**2
 TOKEN_HEADER: Final = "x-nanscope-token"
+INSTANCE: Final = secrets.token_hex(8)
+"""Of this process; what `/health` answers."""
 STORE_VARIABLE: Final = "NANSCOPE_STORE"
 """Address of the store, where that is no file in a folder."""
 
@@ -31,6 +37,8 @@ class RunningNote(msgspec.Struct, frozen=True, kw_only=True):
     """Address of the page, without the token."""
     token: str
     pid: int
+    instance: str = ""
+    """Of the server's process; "" where the server is older."""
     view_token: str = ""
     """Of who may only look; "" where the server is older."""
     public: str = ""
@@ -93,13 +101,20 @@ def _read(data: Path) -> RunningNote | None:
         return None
 
 
+class _Health(msgspec.Struct):
+    """What of the answer says who gives it."""
+
+    instance: str = ""
+
+
 def _answers(note: RunningNote) -> bool:
-    """Whether it is a server that knows the token: a process id or a port may be another's by now."""
+    """Whether the server that has left the note answers: its number or its port may be another's by now."""
     if not note.page.startswith("https://" if note.certificate else "http://"):
         return False
     request = urllib.request.Request(f"{note.page}health", headers={TOKEN_HEADER: note.token})
     try:
         with local_opener(note.certificate).open(request, timeout=_TIMEOUT_S) as answer:
-            return bool(answer.status == 200)
-    except (OSError, ValueError):
+            found = msgspec.json.decode(answer.read(_MOST_BYTES), type=_Health)
+            return answer.status == 200 and found.instance == note.instance
+    except (OSError, ValueError, http.client.HTTPException, RecursionError):
         return False

@@ -67,11 +67,11 @@ class ServeNote:
 
     def _is_alive(self, found: ServeState) -> bool:
         """Whether its process has written it: a later one may have the number by now."""
-        if found.pid == os.getpid():
-            return True
-        with contextlib.suppress(psutil.Error, OSError):
-            written = serve_state_path(self._environment).stat().st_mtime
-            if psutil.Process(found.pid).create_time() <= written + _SLACK_S:
-                return True
+        # In a container each start has the same number: one's own says nothing.
+        if found.pid != os.getpid():
+            with contextlib.suppress(psutil.Error, OSError):
+                written = serve_state_path(self._environment).stat().st_mtime
+                if psutil.Process(found.pid).create_time() <= written + _SLACK_S:
+                    return True
         # Where the clock was set in the meantime, the server itself says so.
         return bool(found.data) and find_server_of(Path(found.data)) is not None

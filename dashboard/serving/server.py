@@ -26,7 +26,7 @@ from . import listening
 from .credentials import load_credentials
 from .log_limits import LogLimits
 from .reach import Reach, connect_address, first_certificate, is_loopback_host
-from .running import STORE_VARIABLE, RunningNote, data_folder, remove_note, write_note
+from .running import INSTANCE, STORE_VARIABLE, RunningNote, data_folder, remove_note, write_note
 from .serve_note import ServeNote
 from .spool_thread import SpoolThread
 
@@ -337,6 +337,7 @@ class Server:
             page=self.local_page,
             token=self._credentials.token,
             pid=os.getpid(),
+            instance=INSTANCE,
             view_token=self._credentials.view_token,
             public=self.page if self.page != self.local_page else "",
             certificate="" if certificate is None else first_certificate(certificate),

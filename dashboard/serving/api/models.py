@@ -398,24 +398,3 @@ class ControlAnswer(Answer):
 
     run: str
     answers: list[TrainerAnswerModel]
-
-
-class OutletHealth(BaseModel):
-    """A webhook, or OpenTelemetry: what was sent, and why the newest request failed."""
-
-    name: str
-    kind: str
-    sent: int
-    failed: int
-    dropped: int
-    waiting: int
-    last_success_time: float | None
-    problem: str | None
-
-
-class Health(BaseModel):
-    """Whether the server is up."""
-
-    status: Literal["ok"]
-    runs: int
-    outlets: list[OutletHealth]

@@ -6,12 +6,16 @@ import http.client
 import json
 import logging
 import os
+import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import page_runs
 import pytest
 from sample_runs import write_run
@@ -19,6 +23,7 @@ from written_journal import record_places
 
 from dashboard.errors import DashboardError
 from dashboard.ingest.spool import SpoolIngest
+from dashboard.serving.running import INSTANCE, find_server
 from dashboard.serving.serve import serve
 from dashboard.serving.server import Server
 from probe.settings.places import ServeState, read_serve_state, serve_state_path, write_serve_state
@@ -124,6 +129,62 @@ def test_server_note_of_a_process_that_began_later_counts_while_a_server_answers
     assert read_serve_state(environment(tmp_path)) == (theirs if answers else None)
 
 
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """The folder and the page's port of a server whose process was killed: its notes lie there still."""
+    folder = tmp_path_factory.mktemp("killed")
+    script = (
+        "import os, sys; from pathlib import Path; from test_server import make\n"
+        "make(Path(sys.argv[1])).start(); os.kill(os.getpid(), 9)"
+    )
+    paths = os.pathsep.join(sys.path)
+    subprocess.run(
+        [sys.executable, "-c", script, folder],
+        env=os.environ | {"PYTHONPATH": paths},
+        timeout=60,
+        check=False,
+    )
+    note = read_serve_state(environment(folder))
+    return folder, int(note.page.rstrip("/").rpartition(":")[2])
+
+
+@pytest.mark.parametrize("data", ["data", "other"])
+@pytest.mark.parametrize("is_number_taken", [False, True])
+def test_server_after_a_kill_is_found_by_trainings(
+    data: str,
+    is_number_taken: bool,
+    killed: tuple[Path, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the same port the page answers for the killed server too, with the token that lasts.
+
+    In a container the process has the same number again.
+    """
+    folder, port = killed
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    left = read_serve_state(environment(tmp_path))
+    left = msgspec.structs.replace(left, data=str(tmp_path / "data"))
+    if is_number_taken:
+        left = msgspec.structs.replace(left, pid=os.getpid())
+    write_serve_state(left, environment(tmp_path))
+    server = Server(
+        port=port,
+        ingest="tcp://127.0.0.1:0",
+        data=tmp_path / data,
+        spool=tmp_path / "spool",
+        environment=environment(tmp_path),
+    )
+    server.start()
+    try:
+        found = read_serve_state(environment(tmp_path))
+        assert (found.ingest, found.pid) == (server.ingest, os.getpid())
+        assert server.notices() == []
+        assert find_server(environment(tmp_path)).page == server.page
+    finally:
+        server.stop()
+
+
 def test_serve_says_where_trainings_ship_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("NANSCOPE_TOKEN", TOKEN)
@@ -211,7 +272,8 @@ def test_server_store_after_stop_is_gone(server: Server) -> None:
 
 def test_health_counts_runs(server: Server) -> None:
     page_runs.fill(server.store, steps=range(3))
-    assert json.loads(get(server, "/health")[2]) == {"status": "ok", "runs": 1, "outlets": []}
+    found = json.loads(get(server, "/health")[2])
+    assert found == {"status": "ok", "instance": INSTANCE, "runs": 1, "outlets": []}
 
 
 @pytest.mark.parametrize(
