@@ -2,13 +2,19 @@
 
 A failure of the probe is caught here, counted, logged once per part, and switches that part off: it never
 reaches the user's code. Used on one thread only.
+
+A signal handler may raise at any bytecode, also in the middle of our code: torch's does when a worker of a
+DataLoader dies. Such an exception is the user's, and passes through all of this.
 """
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import logging
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Final, ParamSpec, TypeVar
 
 _logger = logging.getLogger(__name__)
@@ -22,6 +28,61 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+_AGAIN: Final = 10
+"""How often something is begun that signal handlers break off."""
+
+
+def is_from_signal(error: BaseException | None) -> bool:
+    """Whether a signal handler has raised it, and not the code that the handler interrupted.
+
+    The interpreter calls a handler with the signal's number and the frame that it interrupts. So the
+    traceback has a function that was given its own caller's frame, behind a number.
+    """
+    trace = None if error is None else error.__traceback__
+    while trace is not None and (inner := trace.tb_next) is not None:
+        if _is_handler(inner.tb_frame, trace.tb_frame):
+            return True
+        trace = inner
+    return False
+
+
+def _is_handler(frame: FrameType, interrupted: FrameType) -> bool:
+    given = inspect.getargvalues(frame)
+    values = [*(given.locals.get(name) for name in given.args), *given.locals.get(given.varargs or "", ())]
+    return any(it is interrupted and type(number) is int for number, it in itertools.pairwise(values))
+
+
+def finish_beside_signals(
+    function: Callable[P, object], *args: P.args, **kwargs: P.kwargs
+) -> BaseException | None:
+    """Call a function, again where a signal handler breaks it off; return what the last handler raised.
+
+    For what has to be done and may be begun twice. Python's own handler of a Ctrl-C breaks off for good.
+    """
+    return _finish(lambda: function(*args, **kwargs), others=())
+
+
+def finish_beside_interruptions(function: Callable[[], object]) -> BaseException | None:
+    """As `finish_beside_signals`, at the end of the process: also beside a Ctrl-C."""
+    return _finish(function, others=(KeyboardInterrupt, SystemExit))
+
+
+def _finish(
+    function: Callable[[], object], *, others: tuple[type[BaseException], ...]
+) -> BaseException | None:
+    struck = None
+    for _ in range(_AGAIN):
+        try:
+            function()
+        except BaseException as error:
+            if not isinstance(error, others) and not is_from_signal(error):
+                raise
+            struck = error
+        else:
+            break
+    return struck
+
+
 def outcome_of(
     function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
 ) -> tuple[R | None, Exception | None]:
@@ -31,7 +92,9 @@ def outcome_of(
     """
     try:
         return function(*args, **kwargs), None
-    except Exception as error:  # noqa: BLE001 - the caller says what it means
+    except Exception as error:
+        if is_from_signal(error):
+            raise
         return None, error
 
 
@@ -76,7 +139,9 @@ class Guard:
         self._depth += 1
         try:
             return function(*args, **kwargs)
-        except Exception:
+        except Exception as error:
+            if is_from_signal(error):
+                raise
             self._switch_off(part)
             _logger.exception(_FAILED, part)
             return None
@@ -98,7 +163,9 @@ class Guard:
         self._depth, started_ns = 1, _brief_clock_ns()
         try:
             return function(*args, **kwargs)
-        except Exception:
+        except Exception as error:
+            if is_from_signal(error):
+                raise
             self._switch_off(part)
             _logger.exception(_FAILED, part)
             return None
@@ -116,7 +183,9 @@ class Guard:
         self._depth += 1
         try:
             return function(*args, **kwargs), None
-        except Exception as error:  # noqa: BLE001 - the user's code runs in there
+        except Exception as error:
+            if is_from_signal(error):
+                raise
             return None, error
         finally:
             self._depth -= 1

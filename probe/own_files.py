@@ -15,6 +15,8 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from .guard import is_from_signal
+
 LOWEST: Final = 64
 """Above what a script counts on getting next, and below `select`'s limit of 1,024."""
 _ONCE: Final = os.O_CREAT | os.O_EXCL | os.O_TRUNC
@@ -102,7 +104,9 @@ class OwnFile:
     def _is_ours(self, descriptor: int) -> bool:
         try:
             return os.path.samestat(os.fstat(descriptor), self._status)
-        except OSError:
+        except OSError as error:
+            if is_from_signal(error):
+                raise
             return False
 
     def _open_again(self) -> None:

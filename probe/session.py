@@ -42,7 +42,7 @@ from .delivery.stderr import say
 from .detectors.base import Finding
 from .detectors.training_values import TrainingValues
 from .errors import JournalError
-from .guard import Guard
+from .guard import Guard, finish_beside_interruptions, finish_beside_signals
 from .incidents.incidents import IncidentReporter
 from .incidents.seen_errors import SeenErrors
 from .loop.control import Command, SetFeatures, SetLevel, commands_for
@@ -58,8 +58,6 @@ from .threads.unnoticed import is_replaying
 _logger = logging.getLogger(__name__)
 _FINISH_S: Final = 5.0
 """How long the end of the script waits for a session that another thread is closing."""
-_INTERRUPTIONS: Final = 10
-"""So many times does it go on after a Ctrl-C."""
 _BEGINNING_STEPS: Final = 5
 """A model that comes later trains on its own: a critic is updated so often before a generator."""
 _sessions: dict[int, Probe] = {}
@@ -395,15 +393,12 @@ class Probe(
     def __enter__(self) -> Probe:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is not None:
-            self._report_exception(error, trace)
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if error is not None:
+                self._report_exception(error, trace)
+        finally:
+            self.close()
 
     def _joins_another(self, recorder: Recorder) -> bool:
         """Whether it is a further model of a training of which a line has said where it is recorded."""
@@ -425,8 +420,15 @@ class Probe(
         if reported == self._reported:
             return
         self._reported, self._reported_after = reported, tracker.last_step
+        struck = finish_beside_signals(self._write_exception, error, trace, tracker)
+        if struck is not None:
+            raise struck
+
+    def _write_exception(self, error: Exception, trace: TracebackType | None, tracker: StepTracker) -> None:
+        incidents = self._incidents
+        assert incidents is not None
         tracker.judge_waiting()
-        event = self._guard.run(
+        self._guard.run(
             "exception",
             incidents.exception,
             error,
@@ -437,10 +439,8 @@ class Probe(
             model=self._watched_model(),
             optimizers=tracker.optimizers,
             samples=tracker.open_samples,
-            known=self._errors.event_of(error),
+            errors=self._errors,
         )
-        if event is not None:
-            self._errors.keep(error, event)
 
     def _let_go(self) -> None:
         """The model is gone. The garbage collector calls this, on any thread and at any moment:
@@ -574,12 +574,8 @@ def _close_all() -> None:
     """At the end of the process. A Ctrl-C meanwhile waits until all is written."""
     interruption: BaseException | None = None
     for session in [*_sessions.values(), *_unfinished]:
-        for _ in range(_INTERRUPTIONS):
-            try:
-                session.close()
-                break
-            except (KeyboardInterrupt, SystemExit) as error:
-                interruption = error
+        struck = finish_beside_interruptions(session.close)
+        interruption = struck or interruption
     if interruption is not None:
         raise interruption
 

@@ -18,7 +18,7 @@ FLOORS: dict[str, dict[str, int]] = {
     "probe": {
         "errors": 0,
         "guard": 0,
-        "own_files": 0,
+        "own_files": 1,
         "compat": 1,
         "wire": 2,
         "threads": 3,

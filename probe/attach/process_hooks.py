@@ -15,6 +15,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
+from ..guard import finish_beside_signals
+
 
 class Report(Protocol):
     """Is told of an exception that leaves the script, or a thread of it."""
@@ -86,15 +88,17 @@ class ProcessHooks:
         is_replaced = is_replaced and not hasattr(sys, "ps1")
         try:
             if is_replaced and isinstance(error, BaseException) and error is not self._known:
-                self._report(error, error.__traceback__)
+                finish_beside_signals(self._report, error, error.__traceback__)
         finally:
             self._close()
 
     def _excepthook(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        self._report(error, trace)
+        struck = finish_beside_signals(self._report, error, trace)
         (self._previous_hook or sys.__excepthook__)(kind, error, trace)
+        if struck is not None and not isinstance(struck, Exception):
+            raise struck  # a handler's `sys.exit`
 
     def _excepthook_of_threads(self, args: threading.ExceptHookArgs) -> None:
         if args.exc_value is not None:

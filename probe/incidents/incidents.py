@@ -39,6 +39,7 @@ from .event_writer import evidence_of
 from .evidence import LateEvidence, StepEvidence
 from .failure_texts import TEXT_LIMIT, describe_failure
 from .moved_before import moved_before
+from .seen_errors import SeenErrors
 from .verdict import NOTHING_FOUND, Verdict, first_critical, is_alarming, suspicion_of
 
 if TYPE_CHECKING:
@@ -328,7 +329,7 @@ class IncidentReporter(ErrorEvents):
         model: nn.Module | None = None,
         optimizers: Sequence[Optimizer] = (),
         samples: int | None = None,
-        known: Event | None = None,
+        errors: SeenErrors,
     ) -> Event:
         """Write the event of an exception that leaves the training script; a logger of the user's gets it.
 
@@ -341,16 +342,15 @@ class IncidentReporter(ErrorEvents):
             model: the naming root, and
             optimizers: those that update it: to say what was alive when memory ran out.
             samples: of the step under way, where they are known.
-            known: its event, where the script had caught it before: that one becomes critical.
+            errors: those that have an event: where this one has, that event becomes critical.
         """
         fields = describe_failure(
             error, trace, step=step, guard=self._guard, model=model, optimizers=optimizers, samples=samples
         )
-        repetition = self._repetition(fields["kind"], fields["subject"], step) if known is None else 0
+        is_new = errors.event_of(error) is None
+        repetition = self._repetition(fields["kind"], fields["subject"], step) if is_new else 0
         event = self._new_event(step=step, time=time, ended=True, repetition=repetition, **fields)
-        if known is not None:
-            same = {name: getattr(known, name) for name in ("id", "step", "kind", "subject", "data")}
-            event = msgspec.structs.replace(event, **same)
+        event = errors.take_over(error, event)
         if event.noticed_at is None:  # else a device has failed, of which nothing more is asked
             event = self._with_bundle(event, evidence)
         # Python itself prints it: nobody but a logger of the user's own is told.

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
+import msgspec
+
 from ..wire import Event
 
 _MARK: Final = "_nanscope_events"
@@ -30,6 +32,14 @@ class SeenErrors:
     def event_of(self, error: BaseException) -> Event | None:
         """Its event in the latest state; None where there is none, or many have come since."""
         return self._events.get(marks_of(error).get(self._run, ""))
+
+    def take_over(self, error: BaseException, event: Event) -> Event:
+        """Keep an event; return it as the next state of the one that the exception has, where it has one."""
+        if (known := self.event_of(error)) is not None:
+            same = {name: getattr(known, name) for name in ("id", "step", "kind", "subject", "data")}
+            event = msgspec.structs.replace(event, **same)
+        self.keep(error, event)
+        return event
 
     def keep(self, error: BaseException, event: Event) -> None:
         """Mark an exception as one that has an event."""

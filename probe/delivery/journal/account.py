@@ -22,6 +22,7 @@ import zlib
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ...guard import is_from_signal
 from ...own_files import OwnFile
 from ...wire import StreamName
 from ...wire.ordinary_files import ordinary_file
@@ -137,7 +138,9 @@ class AccountWriter:
                 payload + _CHECK.pack(zlib.crc32(payload, self._checks[index])),
                 _ENDS_AT + index * 2 * _END_BYTES + (generation & 1) * _END_BYTES,
             )
-        except OSError:
+        except OSError as error:
+            if is_from_signal(error):
+                raise
             # It says less than was written, until the next append.
             return
 

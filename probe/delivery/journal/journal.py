@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ...errors import JournalError
+from ...guard import is_from_signal
 from ...own_files import OwnFile
 from ...settings.places import is_folder_name, make_private_folder
 from ...wire import Gap, StreamName, encode
@@ -200,6 +201,8 @@ class JournalWriter:
                     rotated = self._rotate(stream)
                 first_seq = self._write(stream, buffers, records, is_urgent=is_urgent)
             except OSError as error:
+                if is_from_signal(error):  # a TimeoutError of the script's
+                    raise
                 raise JournalError(f"cannot write to {self.folder}: {error.strerror or error}") from error
         if rotated and stream.name == "metrics":
             self._evict()

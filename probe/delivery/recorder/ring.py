@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from ...guard import is_from_signal
 from ...own_files import OwnFile
 from . import ring_header
 from .file_mapping import map_written_file
@@ -324,6 +325,9 @@ class Ring:
         try:
             is_whole = os.pwrite(self._file.descriptor(), data, start) == len(data)
         except OSError as error:
+            if is_from_signal(error):
+                self._numbers[_ERRORS] += 1
+                raise
             self._numbers[_ERRORS] += 1
             self._give_up(f"{self._path} cannot be written: {error.strerror or error}")
             return

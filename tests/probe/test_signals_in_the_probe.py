@@ -1,0 +1,193 @@
+"""What a signal handler raises in the middle of the probe is the user's, and no event is lost by it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+
+import probe
+from probe.attach.process_hooks import ProcessHooks
+from probe.delivery.journal.journal import JournalWriter
+from probe.delivery.journal.journal_reader import read_stream
+from probe.guard import Guard, finish_beside_signals, is_from_signal, outcome_of
+from probe.incidents import incidents as incidents_module
+from probe.wire import Event, decode_record
+
+
+def of_a_worker(number: int, frame: FrameType | None) -> None:
+    """As torch's, which calls what was there before, and C code that raises."""
+    raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed")
+
+
+def of_an_alarm(*_: object) -> None:
+    raise TimeoutError("the step takes too long")
+
+
+class Handlers:
+    """Ways to be a handler."""
+
+    def method(self, number: int, frame: FrameType | None) -> None:
+        of_a_worker(number, frame)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        raise ValueError(number)
+
+
+HANDLERS: dict[str, Any] = {
+    "function": of_a_worker,
+    "any arguments": of_an_alarm,
+    "method": Handlers().method,
+    "object": Handlers(),
+    "partial": functools.partial(lambda mine, number, frame: of_a_worker(number, frame), "mine"),
+    "lambda": lambda *given: [][given[0]],
+}
+
+
+@pytest.fixture(params=list(HANDLERS))
+def strike(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
+    before = signal.signal(signal.SIGUSR1, HANDLERS[request.param])
+    yield lambda: signal.raise_signal(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.fixture
+def strike_once() -> Iterator[Callable[[], None]]:
+    """A worker dies, the first time."""
+    before, left = signal.signal(signal.SIGUSR1, of_a_worker), [signal.SIGUSR1]
+    yield lambda: signal.raise_signal(left.pop()) if left else None
+    signal.signal(signal.SIGUSR1, before)
+
+
+def calls(guard: Guard, function: Callable[[], object]) -> list[Callable[[], object]]:
+    return [
+        functools.partial(guard.run, "part", function),
+        functools.partial(guard.run_brief, "part", function),
+        functools.partial(guard.attempt, function),
+        functools.partial(outcome_of, function),
+    ]
+
+
+@pytest.mark.parametrize("way", range(4))
+def test_what_a_signal_handler_raises_passes_through_every_guard(
+    strike: Callable[[], None], way: int
+) -> None:
+    guard = Guard()
+    with pytest.raises(Exception) as raised:
+        calls(guard, lambda: [strike()])[way]()
+    assert is_from_signal(raised.value)
+    assert guard.failures == 0 and guard.run("part", lambda: "works") == "works"
+
+
+@pytest.mark.parametrize("way", range(4))
+@pytest.mark.parametrize(
+    "fails",
+    [lambda: of_a_worker(17, None), lambda: of_a_worker(17, sys._getframe(1)), lambda: [].pop()],
+    ids=["called", "called with another frame", "of its own"],
+)
+def test_what_no_signal_handler_raises_does_not(fails: Callable[[], object], way: int) -> None:
+    calls(Guard(), fails)[way]()
+
+
+def test_timeout_of_the_script_is_no_failure_of_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.signal(signal.SIGALRM, of_an_alarm)
+    journal = JournalWriter(tmp_path / "run" / "0-1", run="run", writer="0-1")
+    journal.append("events", b"one")
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda *given: (write(*given), signal.raise_signal(signal.SIGALRM))[0])
+        with pytest.raises(TimeoutError, match="too long"):
+            journal.append("events", b"two")
+    signal.signal(signal.SIGALRM, before)
+    # Who wanted to write it still has it: it was not said to be written.
+    assert journal.append("events", b"two") == 1
+    journal.close()
+    assert [data for _, data in read_stream(journal.folder, "events")] == [b"one", b"two"]
+
+
+def test_report_that_a_handler_breaks_off_is_begun_again(strike_once: Callable[[], None]) -> None:
+    told: list[object] = []
+
+    def report(error: BaseException, *_: object, **__: object) -> None:
+        strike_once()
+        told.append(error)
+
+    printed: list[object] = []
+    hooks = ProcessHooks(report=report, close=lambda: None, abandon=lambda: None)
+    hooks._previous_hook = lambda *given: printed.append(given[1])
+    error = KeyError("loss")
+    hooks._excepthook(KeyError, error, None)
+    assert told == [error] and printed == [error]
+
+
+def test_handler_that_ends_the_script_ends_it_after_the_report() -> None:
+    def end(number: int, frame: FrameType | None) -> None:
+        sys.exit(5)
+
+    before, left, told = signal.signal(signal.SIGTERM, end), [signal.SIGTERM], []
+
+    def report(error: BaseException, *_: object, **__: object) -> None:
+        if left:
+            signal.raise_signal(left.pop())
+        told.append(error)
+
+    hooks = ProcessHooks(report=report, close=lambda: None, abandon=lambda: None)
+    hooks._previous_hook = lambda *_: None
+    with pytest.raises(SystemExit) as ended:
+        hooks._excepthook(KeyError, KeyError(), None)
+    signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 5 and len(told) == 1
+
+
+def test_failure_that_no_handler_raised_is_not_begun_again() -> None:
+    begun: list[int] = []
+
+    def fails() -> None:
+        begun.append(1)
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        finish_beside_signals(fails)
+    assert begun == [1]
+
+
+@pytest.mark.parametrize("place", ["describe_failure", "write"])
+def test_exception_has_one_event_where_a_worker_dies_while_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strike_once: Callable[[], None], place: str
+) -> None:
+    model = torch.nn.Linear(2, 1)
+    run = probe.watch(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), spool=tmp_path, connect="", quiet=True
+    )
+    if place == "write":
+        event = run._recorder.event  # type: ignore[union-attr]
+        monkeypatch.setattr(run._recorder, "event", lambda record: (event(record), strike_once())[0])
+    else:
+        describe = incidents_module.describe_failure
+
+        def describe_beside(*given: Any, **options: Any) -> dict[str, Any]:
+            strike_once()
+            return describe(*given, **options)
+
+        monkeypatch.setattr(incidents_module, "describe_failure", describe_beside)
+    error: BaseException | None = None
+    try:
+        model(torch.ones(1, 3))
+    except RuntimeError as caught:
+        error = caught
+    with pytest.raises(RuntimeError, match="worker"), run:
+        raise error  # type: ignore[misc]
+    records = [decode_record(data) for _, data in read_stream(next(tmp_path.glob("*/0-*")), "events")]
+    events = [record for record in records if isinstance(record, Event)]
+    assert {event.kind for event in events} == {"exception"} and len({event.id for event in events}) == 1
+    assert "shapes cannot be multiplied" in events[-1].message
