@@ -2,28 +2,18 @@
 
 import os
 import subprocess
-import sys
-import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+from built_wheel import ROOT, build, install, shared_wheel, without_checkout
 
 from probe.measure.kernels import compile
-
-ROOT = Path(__file__).parents[1]
-
-
-def build(folder: Path, **environment: str) -> Path:
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    subprocess.run(command, check=True, capture_output=True, timeout=120, env={**os.environ, **environment})
-    (built,) = folder.glob("*.whl")
-    return built
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("dist"))
+    return shared_wheel(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -37,22 +27,14 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install(wheel, tmp_path_factory.mktemp("venv"))
 
 
-def install(wheel: Path, home: Path) -> Path:
-    """An environment with the wheel, and this one's libraries behind it; returns its Python."""
-    venv.create(home, with_pip=False, system_site_packages=False)
-    site = next((home / "lib").glob("python*/site-packages"))
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
-    libraries = [path for path in sys.path if path.endswith("site-packages")]
-    # Behind the wheel's own files; the checkout's editable install is left out by not reading .pth files.
-    (site / "libraries.pth").write_text("\n".join(libraries))
-    return home / "bin" / "python"
-
-
 def run(python: Path, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
-        [str(python), *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+        [str(python), *arguments],
+        cwd=folder,
+        env=without_checkout(),
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probe.wire import Event, StackFrame
+from probe.wire.libraries import first_own
 
 from ..page.views import event_facts as facts
 from ..page.views.event_sparkline import SIZE, sparkline
@@ -140,8 +141,8 @@ def _table(caption: str, rows: Sequence[Fact], *, first: str = "number") -> str:
 
 
 def _stack(stack: facts.Stack) -> str:
-    first_own = next((number for number, frame in enumerate(stack.frames) if not is_library(frame)), None)
-    frames = "".join(_frame(frame, is_open=number == first_own) for number, frame in enumerate(stack.frames))
+    own = first_own(stack.frames)
+    frames = "".join(_frame(frame, is_open=frame is own) for frame in stack.frames)
     return (
         f'<div class="event-stack"><h4>{stack.title}<small> · {facts.STACK_ORDER}</small></h4>{frames}</div>'
     )

@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from ..threads.stacks import RawFrame, format_frames, inner_torch_removed, outer_torch_removed
-from ..threads.user_lines import at_line
+from ..threads.user_lines import at_op_line
 from ..wire import Origin, StackFrame, TensorFacts, is_in_derivative
 from .capture import RootCapture
 from .loss.loss_gradients import BadGradient
@@ -212,7 +212,7 @@ def _with_first_use(step: StepReplay, position: int, entry: Cause, reason: str) 
     if place is None:
         return Explanation(reason=reason)
     forward = format_frames([*step.captures[position].call_site, *place.frames])
-    used = f"{place.module or 'the root module'}{at_line(forward)}, by {place.op}"
+    used = f"{place.module or 'the root module'}{at_op_line(forward)}, by {place.op}"
     return Explanation(
         reason=f"{reason}; it was first used in {used}",
         forward=forward,

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from ..detectors.base import Finding
-from ..threads.user_lines import at_line
+from ..threads.user_lines import at_op_line
 from ..wire import is_in_derivative
 from ..wire.message_lines import NO_LINE, NOT_DETERMINED
 from .nonfinite_kinds import EITHER_KIND
@@ -53,7 +53,7 @@ def _origin_line(finding: Finding, step: int, replay: Replay) -> str:
     if replay.value_kind not in (seen, EITHER_KIND):
         how = "came in" if replay.entered else "began"
         what = f"{seen} at step {step} {how} as {replay.value_kind}"
-    line = at_line(replay.backward if is_in_derivative(origin, replay.backward) else replay.forward)
+    line = at_op_line(replay.backward if is_in_derivative(origin, replay.backward) else replay.forward)
     if origin.phase == "input":
         return f"{what} in the input of {origin.module or 'the root module'}{line}"
     where = "outside any module" if origin.module is None else f"in {origin.module or 'the root module'}"

@@ -11,7 +11,8 @@ from itertools import pairwise
 from types import CodeType, FrameType
 from typing import Any, Final
 
-_LIBRARY: Final = ("site-packages", "dist-packages", "/lib/python")
+from ..wire.libraries import is_of_library
+
 _OPTIMIZED: Final = 0x1
 """CO_OPTIMIZED: the frame is a function's, and its `f_locals` is a copy."""
 _READERS: Final = frozenset({"locals", "vars", "eval", "exec"})
@@ -68,5 +69,5 @@ def _is_bare(following: dis.Instruction) -> bool:
 
 
 def is_library(frame: FrameType) -> bool:
-    """Whether a function is of an installed package, or Python's own."""
-    return any(part in frame.f_code.co_filename for part in _LIBRARY)
+    """Whether a function is Python's own or a known library's; any other package may be what trains."""
+    return is_of_library(frame.f_code.co_filename)

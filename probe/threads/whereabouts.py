@@ -7,6 +7,7 @@ and by the helper, only once a training stands still. No torch: the helper has n
 from __future__ import annotations
 
 import ast
+import functools
 import linecache
 import os
 import re
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from ..compat.torch_frames import COMPILERS, DATALOADER, OF_WORKERS
+from ..wire.libraries import LIBRARIES, is_of_library, package_of
 from .notebook_cells import shown_name
 
 Place: TypeAlias = Literal["step", "other_work", "away"]
@@ -38,8 +40,8 @@ class Line(NamedTuple):
 Loop: TypeAlias = tuple[int, int]
 """First and last line, both of it."""
 
-_PROBE: Final = Path(__file__).resolve().parents[1]
-_SELF: Final = tuple(f"{folder}/" for folder in (_PROBE, _PROBE.with_name("dashboard")))
+_PROBE: Final = f"{Path(__file__).resolve().parents[1]}/"
+_SELF: Final = (_PROBE, f"{Path(_PROBE).with_name('dashboard')}/")
 
 
 def _with_links_followed(folders: Iterable[str]) -> tuple[str, ...]:
@@ -55,15 +57,19 @@ def _holds_packages(folder: str) -> bool:
         return False
 
 
-_INSTALLED: Final = _with_links_followed(
+_PYTHON: Final = _with_links_followed(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+_OF_PACKAGES: Final = _with_links_followed(
     [
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        *(sysconfig.get_path(name) for name in ("purelib", "platlib")),
         *site.getsitepackages(),
         site.getusersitepackages(),
         # On a cluster packages come by PYTHONPATH, in a stack of environments by .pth files.
         *(folder for folder in sys.path if folder and _holds_packages(folder)),
     ]
 )
+# Among the scripts are the commands that pip writes for packages.
+_INSTALLED: Final = (*_PYTHON, *_OF_PACKAGES, *_with_links_followed([sysconfig.get_path("scripts")]))
+_FILES_KNOWN: Final = 4096
 _PACKAGES: Final = ("/site-packages/", "/dist-packages/")
 """Folders of packages by name, whichever environment's they are."""
 _PERSON: Final = re.compile(
@@ -83,6 +89,34 @@ _NO_CHECKPOINT_FILE: Final = "torch/utils/checkpoint.py"
 def is_installed(file: str) -> bool:
     """Whether a file belongs to Python, to an installed package or to this one, not to the script."""
     return file.startswith(("<frozen", *_INSTALLED, *_SELF)) or any(name in file for name in _PACKAGES)
+
+
+@functools.lru_cache(_FILES_KNOWN)
+def is_library(file: str) -> bool:
+    """Whether a file is Python's own, the probe's, or of a library that is known by its name.
+
+    Any other installed package may be the program that trains: its functions are judged by what they do.
+    """
+    if file.startswith(("<frozen", _PROBE)):
+        return True
+    package = _package_in(file)
+    return package in LIBRARIES if package else file.startswith(_PYTHON) or is_of_library(file)
+
+
+def installed_package(file: str) -> str:
+    """Return the folder of the installed package that a file is in; "" of the script's and of libraries'."""
+    if not is_installed(file) or is_library(file):
+        return ""
+    package = _package_in(file)
+    return file[: file.rindex(f"/{package}") + 1 + len(package)] if package else file
+
+
+def _package_in(file: str) -> str:
+    """The name of an installed package, by where its folder lies; "" of a file that is in none."""
+    if package := package_of(file):
+        return package
+    root = next((root for root in _OF_PACKAGES if file.startswith(root)), "")
+    return file[len(root) :].partition("/")[0].removesuffix(".py") if root else ""
 
 
 def is_compiling(stack: Iterable[Line]) -> bool:
@@ -125,12 +159,16 @@ def place_of(stack: Sequence[Line], mark: Sequence[Line]) -> Place:
 
 def _is_below_the_loop(file: str) -> bool:
     """Whether a file is torch's or ours: their loops are inside of a step (L-BFGS, several listeners)."""
-    return file.startswith(_SELF) or ("/torch/" in file and is_installed(file))
+    return file.startswith(_PROBE) or ("/torch/" in file and is_installed(file))
 
 
 def _first_of_the_script(stack: Sequence[Line]) -> int:
     """Where the script begins: what is outside of it (a notebook's kernel, a launcher) loops for ever."""
-    return next((index for index, line in enumerate(stack) if not is_installed(line.file)), 0)
+    for is_outside in (is_installed, is_library):
+        for index, line in enumerate(stack):
+            if not is_outside(line.file):
+                return index
+    return 0
 
 
 def _common_depth(stack: Sequence[Line], mark: Sequence[Line]) -> int:
@@ -229,6 +267,8 @@ def waiting_place(stack: Sequence[Line]) -> Line | None:
 
 
 def innermost(stack: Sequence[Line]) -> Line | None:
-    """Return the script's innermost line; the innermost of all where none is the script's."""
-    own = [line for line in stack if not is_installed(line.file)]
-    return own[-1] if own else (stack[-1] if stack else None)
+    """Return the script's innermost line; an installed program's, else of all, where none is the script's."""
+    for is_outside in (is_installed, is_library):
+        if own := [line for line in stack if not is_outside(line.file)]:
+            return own[-1]
+    return stack[-1] if stack else None

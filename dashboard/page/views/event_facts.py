@@ -16,10 +16,11 @@ from typing import Final
 
 from probe.wire import SEVERITIES, Event, Severity, StackFrame, is_in_derivative, message_lines
 from probe.wire.event_places import BEGAN, NOTICED, is_only_noticed
+from probe.wire.libraries import first_own
 
 from .evidence import Fact
 from .quantities import duration_text, number_text
-from .source_lines import current_line, is_library, short_path
+from .source_lines import current_line, short_path
 
 SEVERITY_ICONS: Final[dict[Severity, str]] = {"critical": "◆", "warning": "▲", "info": "●"}
 """The same shapes as the timeline's markers: severity is never told by colour alone."""
@@ -137,9 +138,8 @@ def fault_frame(event: Event) -> StackFrame | None:
     if is_in_derivative(event.origin, event.stacks.backward):
         stacks.insert(0, event.stacks.backward)
     for frames in stacks:
-        for frame in reversed(frames):
-            if not is_library(frame):
-                return frame
+        if frame := first_own(reversed(frames), is_of_op=event.origin is not None):
+            return frame
     return next((frames[-1] for frames in stacks if frames), None)
 
 

@@ -13,6 +13,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from probe.wire import StackFrame
+from probe.wire.libraries import first_own
 
 from . import event_facts as facts
 from .event_report import traceback_text
@@ -45,11 +46,11 @@ def stack_view(stack: facts.Stack) -> Component:
 
 
 def _frames(frames: Sequence[StackFrame]) -> Iterator[Component]:
-    first_own = next((number for number, frame in enumerate(frames) if not is_library(frame)), None)
+    own = first_own(frames)
     numbered = list(enumerate(frames))
     for library, group in groupby(numbered, key=lambda pair: is_library(pair[1])):
         views = [
-            _frame(frame, is_plain=number >= HIGHLIGHTED_FRAMES, is_open=number == first_own)
+            _frame(frame, is_plain=number >= HIGHLIGHTED_FRAMES, is_open=frame is own)
             for number, frame in group
         ]
         if library and len(views) > 1:

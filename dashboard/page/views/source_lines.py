@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from probe.wire import StackFrame
+from probe.wire.libraries import is_installed_there
 
 _TOKENS: Final = re.compile(
     r"(?P<comment>\#[^\n]*)"
@@ -21,7 +22,6 @@ _TOKENS: Final = re.compile(
     rf"|(?P<keyword>\b(?:{'|'.join(keyword.kwlist)})\b)"
     r"|(?P<name>\w+)"
 )
-_LIBRARY: Final = re.compile(r"^<|[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class SourceLine:
 
 def is_library(frame: StackFrame) -> bool:
     """True for installed packages, the standard library and frozen modules: not the user's own code."""
-    return bool(_LIBRARY.search(frame.file))
+    return is_installed_there(frame.file)
 
 
 def short_path(file: str) -> str:

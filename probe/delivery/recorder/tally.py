@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from ...wire import SEVERITIES, Event, Severity, StackFrame
+from ...wire import SEVERITIES, Event, Severity
+from ...wire.libraries import first_own
 from ..visible_text import visible_text
 
 _MOST: Final = 4096
 """Events that are told apart; a run with more has other worries."""
 _SENTENCE: Final = 200
-_LIBRARY: Final = re.compile(r"^<|[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d")
 _SEPARATOR: Final = re.compile(r"[/\\]")
 _LOCATED_KINDS: Final = frozenset({"exception", "out_of_memory", "hang", "memory_leak"})
 """Where the loop stood is where the fault is."""
@@ -137,12 +137,7 @@ def _sentence(event: Event) -> str:
         (event.stacks.backward, "at"),
         (event.stacks.training_loop, loop_word),
     ):
-        if (frame := _own_frame(frames)) is not None:
+        if (frame := first_own(reversed(frames), is_of_op=event.origin is not None)) is not None:
             place = f"{_SEPARATOR.split(frame.file)[-1]}:{frame.line}"
             return text if place in text else f"{text} ({word} {place})"
     return text
-
-
-def _own_frame(frames: list[StackFrame]) -> StackFrame | None:
-    """The innermost frame of the user's own."""
-    return next((frame for frame in reversed(frames) if not _LIBRARY.search(frame.file)), None)

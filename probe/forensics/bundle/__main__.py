@@ -18,7 +18,7 @@ import msgspec
 
 from ...delivery.visible_text import visible_text
 from ...errors import BundleError
-from ...threads.user_lines import at_line
+from ...threads.user_lines import at_line, at_op_line
 from ...wire import Origin, StackFrame
 from ...wire.event_json import jsonable
 from ...wire.progress import Progress
@@ -112,9 +112,9 @@ def _verdict(origin: Origin | None, forward: Sequence[StackFrame], reason: str) 
     if origin is None:
         return f"no origin: {reason}"
     if origin.phase == "input":
-        return f"began in the input of {origin.module or 'the root module'}{at_line(forward)}"
+        return f"began in the input of {origin.module or 'the root module'}{at_op_line(forward)}"
     where = "outside any module" if origin.module is None else f"in {origin.module or 'the root module'}"
-    return f"began {where}{at_line(forward)}, {origin.phase} ({origin.op})"
+    return f"began {where}{at_op_line(forward)}, {origin.phase} ({origin.op})"
 
 
 def _fidelity(done: Reproduction) -> str:

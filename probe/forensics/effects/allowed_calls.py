@@ -1,4 +1,4 @@
-"""Which functions of installed packages a replay may call: by name of the package, all others are refused.
+"""Which functions of libraries a replay may call: by name; what other packages do is watched as it is done.
 
 Data and lookups alone. What the packages do to the objects that they are called on is kept by the guard.
 """
@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from ...wire.libraries import FRAMEWORKS
+
 _STANDARD: Final = frozenset(
     "math cmath operator _operator functools _functools itertools copy collections _collections "
     "_collections_abc typing typing_extensions types dataclasses enum abc contextlib numbers decimal "
     "fractions statistics string re random inspect textwrap datetime posixpath ntpath genericpath json "
     "builtins weakref _weakref".split()
 )
-_LIBRARIES: Final = frozenset(
-    "torchvision torchaudio transformers lightning pytorch_lightning lightning_fabric lightning_utilities "
-    "torchmetrics accelerate timm diffusers peft scipy jaxtyping".split()
-)
-"""Whose models, metrics and losses are commonly run in a step."""
 _TENSORS: Final = frozenset("torch numpy einops probe _nanscope".split())
 _REFUSED_PARTS: Final = (
     "torch.distributed",
@@ -104,7 +101,7 @@ def is_allowed(module: str, name: str) -> bool:
         return name == "set_grad_enabled" or not name.startswith(_REFUSED_OF_TORCH)
     if package == "numpy":
         return name not in _REFUSED_OF_NUMPY and not name.startswith("set")
-    if package in _LIBRARIES:
+    if package in FRAMEWORKS:
         return not name.startswith(_REFUSED_OF_LIBRARIES)
     if package in _STANDARD:
         is_in_place = package in ("operator", "_operator") and name in _IN_PLACE
@@ -120,4 +117,4 @@ def is_outside(module: str, name: str) -> bool:
 
 def is_known_library(module: str) -> bool:
     """Whether a module belongs to a package whose objects keep their state in attributes."""
-    return module.partition(".")[0] in _LIBRARIES
+    return module.partition(".")[0] in FRAMEWORKS

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
-from ...threads.whereabouts import is_installed
+from ...threads.whereabouts import is_library
 from ..own_generators import restoring
 from ..plain_containers import CONTAINERS, PLAIN
 from .allowed_calls import is_allowed, is_outside
@@ -122,7 +122,7 @@ class EffectGuard(GuardedWrites):
         if isinstance(found, staticmethod | classmethod):
             found = found.__func__
         if isinstance(found, types.FunctionType):
-            if is_installed(found.__code__.co_filename):
+            if is_library(found.__code__.co_filename):
                 keep_owner(now, owner)
             self.check_function(now, found, of=owner)
         elif isinstance(found, _OF_C):
@@ -145,7 +145,7 @@ class EffectGuard(GuardedWrites):
             if not isinstance(function, types.FunctionType):
                 self._check(now, function)
                 return
-            if is_installed(function.__code__.co_filename):
+            if is_library(function.__code__.co_filename):
                 keep_owner(now, called.__self__)
             self.check_function(now, function, of=called.__self__)
         elif isinstance(called, partial):
@@ -186,18 +186,23 @@ class EffectGuard(GuardedWrites):
 
     def _check_instance(self, now: Replaying, called: Any, names: tuple[str, ...]) -> None:
         kind = type(called)
-        of_kind = inspect.getattr_static(kind, "__call__", None)
-        if isinstance(of_kind, types.FunctionType) and id(of_kind.__code__) in self._known:
+        if self._is_watched(now, inspect.getattr_static(kind, "__call__", None)):
             return
         name = getattr(called, "__name__", kind.__name__)
         name = name if isinstance(name, str) else kind.__name__
         module = getattr(called, "__module__", None) or kind.__module__
         if kind.__module__.partition(".")[0] in ("functools", "torch", "numpy"):
             # A cache of a function of the script's, or one that torch compiles.
+            self._check_wrapped(now, called)
             module = kind.__module__ if is_of_the_script(called) else module
         if not is_allowed(str(module), name):
             now.refuse(f"they call {name}, whose effects cannot be put back")
         self._check_out(now, str(module), name, names)
+
+    def _check_wrapped(self, now: Replaying, called: Any) -> None:
+        wrapped = getattr(called, "__wrapped__", None)
+        if isinstance(wrapped, types.FunctionType) and not is_library(wrapped.__code__.co_filename):
+            self.check_function(now, wrapped)
 
     def _check_out(self, now: Replaying, module: str, name: str, names: tuple[str, ...]) -> None:
         if "out" in names and module.partition(".")[0] == "numpy":
@@ -261,8 +266,7 @@ class EffectGuard(GuardedWrites):
         if hasattr(type(value), "__next__"):
             self._check_iterator(now, value)
             return value
-        found = inspect.getattr_static(type(value), "__iter__", None)
-        is_own = isinstance(found, types.FunctionType) and id(found.__code__) in self._known
+        is_own = self._is_watched(now, inspect.getattr_static(type(value), "__iter__", None))
         is_known = is_own or isinstance(value, CONTAINERS) or is_of_the_script(type(value))
         if not is_known and not is_allowed(type(value).__module__, "__iter__"):
             now.refuse(f"they go through a {type(value).__name__}, whose effects cannot be put back")
@@ -280,12 +284,19 @@ class EffectGuard(GuardedWrites):
         """What a `with` enters."""
         now = self.now()
         if now is not None:
-            found = inspect.getattr_static(type(manager), "__enter__", None)
-            is_own = isinstance(found, types.FunctionType) and id(found.__code__) in self._known
+            is_own = self._is_watched(now, inspect.getattr_static(type(manager), "__enter__", None))
             module = type(manager).__module__
             if not is_own and not is_allowed(module, type(manager).__name__):
                 now.refuse(f"they enter a {type(manager).__name__}, whose effects cannot be put back")
         return manager
+
+    def _is_watched(self, now: Replaying, found: Any) -> bool:
+        """Whether a special method asks the guard, as those of all files that are no libraries' come to."""
+        if not isinstance(found, types.FunctionType):
+            return False
+        if id(found.__code__) not in self._known and not is_library(found.__code__.co_filename):
+            now.take(found)
+        return id(found.__code__) in self._known
 
 
 _MISSING: Final = object()

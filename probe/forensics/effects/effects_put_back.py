@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from types import FunctionType
 
 from torch import nn
 
@@ -49,12 +51,28 @@ def effects_put_back(roots: Sequence[nn.Module], *, is_lenient: Callable[[], boo
     functions = GuardedFunctions(ledger)
     with objects_known():
         known = _shared.inventory or Inventory()
-        before = GUARD.start(Replaying(ledger, functions.take, known=known, is_lenient=is_lenient))
+        near = known.functions_near(roots)
+        files = {function.__code__.co_filename for function in near}
+        take = partial(_take, functions, known, files)
+        before = GUARD.start(Replaying(ledger, take, known=known, is_lenient=is_lenient))
         try:
-            for function in known.functions_near(roots):
+            for function in near:
                 functions.take(function)
             yield
         finally:
             functions.give_back()
             GUARD.stop(before)
             ledger.put_back()
+
+
+def _take(functions: GuardedFunctions, known: Inventory, files: set[str], function: FunctionType) -> bool:
+    """Guard a function that is called by name, and the rest of its file: operators, properties, callbacks."""
+    file = function.__code__.co_filename
+    if not functions.take(function):
+        return False
+    if file not in files:
+        files.add(file)
+        for one in known.functions_of(file):
+            # What is taken already no longer is what its source says.
+            functions.take(one)
+    return True

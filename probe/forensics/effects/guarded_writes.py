@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
-from ...threads.whereabouts import is_installed
+from ...threads.whereabouts import is_library
 from ..plain_containers import CONTAINERS
 from .allowed_calls import is_allowed, is_outside
 from .replaying import Replaying, keep_owner
@@ -54,20 +54,20 @@ class GuardedWrites:
         return self._replaying.get(threading.get_ident()) if self._replaying else None
 
     def check_function(self, now: Replaying, function: types.FunctionType, of: Any = None) -> None:
-        """Refuse an installed function that is not known, or one of the script's without a source."""
+        """Watch what a function does; refuse a library's that is not known, and one without a source."""
         code = function.__code__
-        if id(code) in self._known or (not is_installed(code.co_filename) and now.take(function)):
+        if id(code) in self._known or (not is_library(code.co_filename) and now.take(function)):
             return
         module, name = str(function.__globals__.get("__name__")), function.__name__
         if code.co_filename.startswith("<string>") and name in _OF_DATACLASSES:
             return
         # What wraps a function of the script's has its name.
         name = name if function.__module__ == module else ""
-        if is_installed(code.co_filename) and is_allowed(module, name):
+        if is_library(code.co_filename) and is_allowed(module, name):
             return
         owner = "" if of is None else f"{of.__name__ if isinstance(of, type) else type(of).__name__}."
         why = "whose effects cannot be put back"
-        if not is_installed(code.co_filename):
+        if not is_library(code.co_filename):
             why = "whose source cannot be read, so its effects cannot be put back"
         now.refuse(
             f"they call {owner}{function.__name__}, {why}", is_certain=is_outside(module, function.__name__)
@@ -110,7 +110,7 @@ class GuardedWrites:
             now.ledger.modules(owner)
         else:
             found = inspect.getattr_static(type(owner), "__setitem__", None)
-            if isinstance(found, types.FunctionType) and is_installed(found.__code__.co_filename):
+            if isinstance(found, types.FunctionType) and is_library(found.__code__.co_filename):
                 keep_owner(now, owner)
             if not isinstance(found, types.FunctionType):
                 now.refuse(f"they write items of a {type(owner).__name__}, which cannot be put back")

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ...compat.torch_modules import forward_hooks
-from ...threads.whereabouts import is_installed
+from ...threads.whereabouts import installed_package, is_installed, is_library
 
 _identity: Final = object.__hash__
 """By the address, as `id` is; that would tell audit hooks of each of a million objects."""
@@ -54,9 +54,20 @@ class Inventory:
             self._near = [one for one in self._functions if one.__code__.co_filename in files]
         return self._near
 
+    def functions_of(self, file: str) -> Sequence[FunctionType]:
+        """The functions of one file of the script, or of a package that is no library."""
+        return self._by_file.get(file, ())
+
+    @functools.cached_property
+    def _by_file(self) -> dict[str, list[FunctionType]]:
+        found: dict[str, list[FunctionType]] = {}
+        for one in self._functions:
+            found.setdefault(one.__code__.co_filename, []).append(one)
+        return found
+
     @functools.cached_property
     def _functions(self) -> list[FunctionType]:
-        """The script's; of those that were frozen only what its modules and classes hold."""
+        """Those of no library; of those that were frozen only what modules and their classes hold."""
         found = [one for one in self._objects if type(one) is FunctionType]
         return list(_functions_of_the_script([*found, *(_in_modules() if self._is_frozen else ())]))
 
@@ -64,17 +75,20 @@ class Inventory:
 def files_near(roots: Sequence[nn.Module], functions: Iterable[FunctionType]) -> frozenset[str]:
     """Files of the script whose code a step runs: what runs now, the models' classes and hooks, imports.
 
+    Of installed packages only those that run now, or that a model is of: the program may be one.
+
     Args:
         roots: the models.
         functions: of the script.
     """
     files = dict.fromkeys([*_running_files(), *_files_of(roots)])
+    programs = {package for file in files if (package := installed_package(file))}
     for function in [one for one in functions if one.__code__.co_filename in files]:
         for value in list(function.__globals__.values()):
             if len(files) >= _MOST_FILES:
                 return frozenset(files)
             file = _file_of(value) if type(value) is ModuleType else _file_of_code(value)
-            if file and not is_installed(file):
+            if file and (not is_installed(file) or installed_package(file) in programs):
                 files.setdefault(file)
     return frozenset(files)
 
@@ -83,7 +97,7 @@ def _running_files() -> Iterator[str]:
     frame = sys._getframe()
     while (before := frame.f_back) is not None:
         frame = before
-        if not is_installed(frame.f_code.co_filename):
+        if not is_library(frame.f_code.co_filename):
             yield frame.f_code.co_filename
 
 
@@ -93,7 +107,7 @@ def _files_of(roots: Sequence[nn.Module]) -> Iterator[str]:
     values = [vars(kind).get("forward") for kind in {kind for one in modules for kind in type(one).__mro__}]
     for module in modules:
         values += [module.__dict__.get("forward"), *forward_hooks(module)]
-    yield from (file for value in values if (file := _file_of_code(value)) and not is_installed(file))
+    yield from (file for value in values if (file := _file_of_code(value)) and not is_library(file))
 
 
 def _file_of_code(value: Any) -> str:
@@ -112,15 +126,15 @@ def _functions_of_the_script(values: Iterable[Any]) -> Iterator[FunctionType]:
     for one in dict.fromkeys(value for value in values if type(value) is FunctionType):
         file = one.__code__.co_filename
         if file not in is_own:
-            is_own[file] = not (file.startswith("<string>") or is_installed(file))
+            is_own[file] = not (file.startswith("<string>") or is_library(file))
         if is_own[file]:
             yield one
 
 
 def _in_modules() -> Iterator[Any]:
-    """What modules that are not installed, and their classes, hold."""
+    """What modules that are no libraries, and their classes, hold."""
     known = [one for one in list(sys.modules.values()) if type(one) is ModuleType]
-    for module in (one for one in known if not is_installed(_file_of(one))):
+    for module in (one for one in known if not is_library(_file_of(one))):
         for value in list(vars(module).values()):
             yield value
             for part in list(vars(value).values()) if isinstance(value, type) else ():

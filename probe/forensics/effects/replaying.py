@@ -5,17 +5,22 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from importlib.machinery import EXTENSION_SUFFIXES
+from typing import Any, Final
 
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 
 from ...errors import ReplayError
-from ...threads.whereabouts import is_installed
+from ...threads.whereabouts import is_library
 from .allowed_calls import is_known_library
 from .inventory import Inventory
 from .put_back import Ledger
+
+_OF_C: Final = tuple(EXTENSION_SUFFIXES)
+_IMMUTABLE: Final = 1 << 8
+"""Py_TPFLAGS_IMMUTABLETYPE: a class that C defines."""
 
 
 def always() -> bool:
@@ -74,9 +79,10 @@ def keep_owner(now: Replaying, owner: Any) -> None:
 
 
 def is_of_the_script(value: Any) -> bool:
-    """Whether the module that a class or function says it is of belongs to no installed package."""
+    """Whether the module that a class or function says it is of belongs to no library, and is no C code."""
     module = sys.modules.get(str(getattr(value, "__module__", "")))
     file = getattr(module, "__file__", None)
     if module is None or file is None:
         return getattr(module, "__name__", "") == "__main__"
-    return not is_installed(file)
+    is_of_c = isinstance(value, type) and bool(value.__flags__ & _IMMUTABLE)
+    return not (is_of_c or is_library(file) or file.endswith(_OF_C))

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...errors import ReplayError
 from ...threads.stacks import RawFrame, place_in_code, spot_of
-from ...threads.whereabouts import is_installed
+from ...threads.whereabouts import is_library
 from ..effects.guarded_source import compile_guarded
 from .backward_stop import REFRESH
 from .call_arguments import variables_of
@@ -81,7 +81,7 @@ def _running_place(
         frame = frame.f_back
     forward = {id(code): offset for code, offset in forward_site}
     for code, offset in reversed(backward_site):
-        if id(code) in forward and code in running and not is_installed(code.co_filename):
+        if id(code) in forward and code in running and not is_library(code.co_filename):
             now = running[code]
             return now, LossSpots(*(spot_of(code, at) for at in (forward[id(code)], offset, now.f_lasti)))
     raise ReplayError("no function that has called both the model and backward is still running")

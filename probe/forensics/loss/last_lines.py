@@ -10,7 +10,7 @@ from types import FrameType
 
 from ...errors import NotInLastLinesError
 from ...threads.stacks import RawFrame, Spot, spot_of
-from ...threads.whereabouts import is_installed
+from ...threads.whereabouts import is_installed, is_library
 from .call_arguments import variables_of
 from .loss_code import LossCode, LossSpots, cut_last_lines
 
@@ -30,7 +30,9 @@ def find_last_code(
     Raises:
         ReplayError: the function that called backward has returned, or its lines cannot be run again.
     """
-    own = [one for one in backward_site if not is_installed(one[0].co_filename)]
+    own = [one for one in backward_site if not is_installed(one[0].co_filename)] or [
+        one for one in backward_site if not is_library(one[0].co_filename)
+    ]
     code, offset = own[-1] if own else backward_site[-1]
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back

@@ -13,7 +13,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any, Final
 
 from ...errors import ReplayError
-from ...threads.whereabouts import is_installed
+from ...threads.whereabouts import is_library
 from .code_source import source_of
 from .loss_names import assigned, base_name, fills, plain_value, walk
 
@@ -114,7 +114,7 @@ def _function_called(call: ast.Call, variables: _Variables) -> tuple[FunctionTyp
         given = [owner]
     if isinstance(found, MethodType):
         found, given = found.__func__, [found.__self__]
-    if not isinstance(found, FunctionType) or is_installed(found.__code__.co_filename):
+    if not isinstance(found, FunctionType) or is_library(found.__code__.co_filename):
         return None, []
     return found, given if found.__code__.co_argcount else []
 

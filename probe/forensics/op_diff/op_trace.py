@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...compat import torch_engine, torch_memory, torch_nodes
 from ...threads.stacks import format_frames
-from ...threads.user_lines import user_line
+from ...threads.user_lines import op_line
 from ..dispatch import OpInfo, tensors_in
 from ..op_recorder import DetailRecorder, Op
 from .trace_records import TracedOp, Value
@@ -74,7 +74,7 @@ class OpTrace(DetailRecorder):
 
     def _take(self, op: Op, reads: tuple[str, ...], out: Any) -> None:
         note = self._note(op, [])
-        line = user_line(format_frames(note.place.frames))
+        line = op_line(format_frames(note.place.frames))
         number = self._first + len(self.ops)
         outputs = []
         for position, tensor in enumerate(tensors_in((out,))):
