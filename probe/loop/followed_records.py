@@ -290,7 +290,9 @@ class FollowedRecords:
         return self._opened(newest) if newest is not None and newest.step == step else None
 
     def _judge_sample(self, measured: MeasuredStep, guard: Guard) -> None:
-        verdict = guard.run("detectors of samples", self._samples.take, measured)
+        stack = next((known.stack for known in reversed(self._following.values())), None)
+        stack = next((noted for first, noted in reversed(self._stacks) if first <= measured.step), stack)
+        verdict = guard.run("detectors of samples", self._samples.take, measured, stack)
         if verdict is not None and verdict.suspicion is not None:
             self._queue.note(verdict)
 

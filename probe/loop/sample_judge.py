@@ -7,7 +7,7 @@ what the script logged. Nothing can be replayed any more; these faults are slow 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
 from ..detectors.base import Finding
@@ -16,7 +16,7 @@ from ..detectors.sample import Sample
 from ..incidents.incidents import IncidentReporter
 from ..incidents.verdict import Verdict
 from ..step.frames import MeasuredStep, build_sample
-from ..threads.stacks import raw_stack
+from ..threads.stacks import RawFrame, is_own_thread, raw_stack
 
 _AT_LEAST_EVERY_S: Final = 0.5
 """A step on which nothing was sampled is still looked at when so much time has passed: for its loss."""
@@ -61,6 +61,8 @@ class SampleJudge:
         self.unjudged_from: Callable[[], int | None] = lambda: None
         self._judged_at = self._taken_at = 0.0
         self._has_news = False
+        self._stack: Sequence[RawFrame] = ()
+        """Of the training loop, as it was last seen."""
 
     def look_for_news(self) -> None:
         """The detectors were told something; what they make of it is not to wait for a measurement."""
@@ -94,11 +96,17 @@ class SampleJudge:
         for step in steps:
             rate.note(step)
         if found := rate.again():
-            stack = raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
-            self._incidents.report_sampled(found, rate.newest, self._taken_at, stack=stack)
+            self._note_stack(raw_stack(sys._getframe(1), limit=_STACK_FRAMES))
+            self._incidents.report_sampled(found, rate.newest, self._taken_at, stack=self._stack)
 
-    def take(self, measured: MeasuredStep) -> Verdict:
-        """Judge a finished step."""
+    def take(self, measured: MeasuredStep, stack: Sequence[RawFrame] | None = None) -> Verdict:
+        """Judge a finished step.
+
+        Args:
+            measured: the step.
+            stack: of the training loop, where another thread judges; None: that of the calling thread.
+        """
+        self._note_stack(raw_stack(sys._getframe(1), limit=_STACK_FRAMES) if stack is None else stack)
         passed_s, self._taken_at = measured.time - self._taken_at, measured.time
         self._judged_at, self._has_news = measured.time, False
         sample = build_sample(measured, processor_share=self._processor_share(passed_s))
@@ -110,5 +118,10 @@ class SampleJudge:
                 findings,
                 sample.step,
                 sample.time,
-                stack=raw_stack(sys._getframe(1), limit=_STACK_FRAMES) if findings else (),
+                stack=self._stack,
             )
+
+    def _note_stack(self, stack: Sequence[RawFrame]) -> None:
+        """Keep the newest stack that is the training loop's: the recorder's thread judges, too."""
+        if not is_own_thread(stack):
+            self._stack = stack

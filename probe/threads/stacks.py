@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -33,6 +34,8 @@ class Spot(NamedTuple):
 
 
 _MAX_FRAMES: Final = 256
+_BOOTSTRAP: Final = 3
+"""Frames of `threading` that are outermost in a thread: `_bootstrap`, `_bootstrap_inner`, `run`."""
 
 
 def _folder_of(module_file: str, *, up: int) -> tuple[str, ...]:
@@ -55,11 +58,18 @@ def capture_stack(*, skip_own: bool = True, limit: int = 64) -> list[StackFrame]
         limit: at most this many frames; the innermost ones stay.
     """
     raw = raw_stack(sys._getframe(1), limit=_MAX_FRAMES)
-    return format_frames(inner_torch_removed(raw) if skip_own else raw, limit=limit, skip_own=skip_own)
+    return (
+        format_loop_stack(raw, limit=limit) if skip_own else format_frames(raw, limit=limit, skip_own=False)
+    )
 
 
 def format_loop_stack(raw: Sequence[RawFrame], *, limit: int = 64) -> list[StackFrame]:
-    """Format what `raw_stack` took inside the probe, as `capture_stack` would have there."""
+    """Format what `raw_stack` took inside the probe, as `capture_stack` would have there.
+
+    The stack of a thread of the probe's own leads to no line of a training: it gives no frames.
+    """
+    if is_own_thread(raw):
+        return []
     return format_frames(inner_torch_removed(list(raw)), limit=limit, skip_own=True)
 
 
@@ -79,6 +89,13 @@ def raw_stack(
         frame = frame.f_back
     frames.reverse()
     return frames
+
+
+def is_own_thread(raw: Sequence[RawFrame]) -> bool:
+    """Whether a stack, outermost frame first, is that of a thread which the probe has started."""
+    files = [code.co_filename for code, _ in raw[: _BOOTSTRAP + 1]]
+    of_python = next((number for number, file in enumerate(files) if file != threading.__file__), 0)
+    return of_python > 0 and files[of_python].startswith(_OWN)
 
 
 def stack_from_traceback(traceback: TracebackType | None, *, limit: int = 64) -> list[StackFrame]:

@@ -151,7 +151,7 @@ class Samples:
         self.judge.is_due = self.is_due  # type: ignore[method-assign]
         self.claim = self.judge.claim
 
-    def take(self, measured: MeasuredStep) -> Verdict:
+    def take(self, measured: MeasuredStep, stack: object = None) -> Verdict:
         ratio = measured.sampled.get("update_ratio")
         self.taken.append(
             (
