@@ -36,13 +36,16 @@
   /** @param {Header} header @param {number} now */
   function facts(header, now) {
     const { severity, time, rank, step, counts } = header.verdict;
+    const others = counts[0] + counts[1] > 1 ? [...plural(counts[0], "critical event"), ...plural(counts[1], "warning")] : [];
     if (severity === "none") return [...plural(counts[0], "fault"), ...plural(counts[1], "warning"), ...cost(header)];
+    if (time === null) return [...others, ...cost(header)];
     const since = header.newestStep === null ? 0 : Math.max(0, header.newestStep - step);
     const age = now - time;
     return [
       ...(age >= 0 ? [age < 1 ? "now" : `${ns.seconds(age)} ago`] : []),
       ...(document.body.classList.contains("ns-one-rank") ? [] : [`rank ${rank}`]),
       ...plural(since, "step").map((text) => text + " since"),
+      ...(severity === "warning" ? others : []),
     ];
   }
 

@@ -15,7 +15,7 @@
   let focused = null; // id of the row that has the list's one place in the order of the Tab key
 
   /** @param {EventRow} row */
-  const isHidden = (row) => ns.view.muted.includes(row.kind) || ns.view.muted.includes(row.severity.split(" ")[1]);
+  const isHidden = (row) => (!row.is_last && ns.view.muted.includes(row.kind)) || ns.view.muted.includes(row.severity.split(" ")[1]);
 
   /** @param {EventRow} row @param {string[]} words */
   function matches(row, words) {
@@ -132,10 +132,11 @@
     refresh();
   }
 
-  function chip(text, count, name) {
+  /** @param {string} name @param {boolean} isPressed */
+  function chip(text, count, name, isPressed) {
     const button = ns.make("button", "ns-chip", text + " ");
     button.append(ns.make("span", "ns-chip-count", ns.count(count)));
-    button.setAttribute("aria-pressed", String(!ns.view.muted.includes(name)));
+    button.setAttribute("aria-pressed", String(isPressed));
     button.dataset.kind = name;
     return button;
   }
@@ -145,10 +146,12 @@
   // How many there are of each, whether shown or not; the kinds of which there are most.
   /** @param {EventRow[]} all */
   function drawChips(all) {
-    const count = (of) => all.reduce((found, row) => found.set(of(row), (found.get(of(row)) || 0) + 1), new Map());
+    const count = (of, rows = all) => rows.reduce((found, row) => found.set(of(row), (found.get(of(row)) || 0) + 1), new Map());
     const severities = count((row) => row.severity.split(" ")[1]);
     const kinds = [...count((row) => row.kind)].sort((a, b) => b[1] - a[1]).slice(0, MOST_KINDS);
-    const key = JSON.stringify([[...severities], kinds, ns.view.muted]);
+    const quiet = ns.quietRows();
+    const offered = [...count((row) => row.kind, quiet)];
+    const key = JSON.stringify([[...severities], kinds, offered, ns.view.muted]);
     if (key === chips) return;
     chips = key;
     for (const button of ns.byId("events-severities").children) {
@@ -156,7 +159,9 @@
       ns.setAttribute(button, "aria-pressed", String(!ns.view.muted.includes(name)));
       ns.setText(button.querySelector(".ns-chip-count"), ns.count(severities.get(name) || 0));
     }
-    ns.byId("events-kinds").replaceChildren(...kinds.map(([kind, number]) => chip(kind, number, kind)));
+    const isShown = (kind) => ns.view.muted.includes(kind) === all.some((row) => row.is_last && row.kind === kind);
+    const chipOf = (isPressed) => ([kind, number]) => chip(kind, number, kind, isPressed(kind));
+    ns.byId("events-kinds").replaceChildren(...kinds.map(chipOf(isShown)), ...offered.map(chipOf(() => false)));
   }
 
   function mute(name) {

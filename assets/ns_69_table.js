@@ -37,7 +37,10 @@
     ns.emit("rows", null);
   }
 
-  ns.eventRows = () => [...rows.values()];
+  // What is about the probe alone is listed where somebody asks for its kind, or has it open.
+  const isListed = (row) => !row.is_last || ns.view.muted.includes(row.kind) || row.id === ns.view.event;
+  ns.eventRows = () => [...rows.values()].filter(isListed);
+  ns.quietRows = () => [...rows.values()].filter((row) => !isListed(row));
   // Id of the event that began the fault of this one; undefined where it is a fault of its own.
   ns.causeOf = (id) => causes[id];
 
@@ -61,7 +64,7 @@
   // All rows by step, the severest of a moment first, what is listed last at the end; null while some of them are still to come.
   ns.rowsInOrder = function () {
     if (!isComplete()) return null;
-    inOrder ||= [...rows.values()].sort(
+    inOrder ||= ns.eventRows().sort(
       (a, b) => Number(a.is_last) - Number(b.is_last) || a.step - b.step || a.severity_order - b.severity_order || (a.time < b.time ? -1 : a.time > b.time ? 1 : 0)
     );
     return inOrder;
@@ -75,6 +78,7 @@
     });
     let run = ns.view.run;
     ns.on("view", () => {
+      inOrder = null; // which kinds are listed
       if (ns.view.run === run) return;
       run = ns.view.run;
       mark = null;

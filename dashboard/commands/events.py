@@ -17,6 +17,7 @@ from probe.delivery.journal.run_folders import list_writers
 from probe.delivery.journal.segment_files import list_segments, run_folder_bytes
 from probe.wire import Event, message_lines
 from probe.wire.event_json import event_json
+from probe.wire.event_texts import headline, kind_label
 
 from ..errors import UnknownRunError
 from ..page.views import event_facts as facts
@@ -143,11 +144,11 @@ def table_lines(events: Sequence[Event]) -> Iterator[str]:
     has_models = len({event.model for event in events if event.model}) > 1
     for event in events:
         icon = facts.SEVERITY_ICONS[event.severity]
-        yield f"{icon} {event.severity:<8}  {printable(facts.headline(event))}"
+        yield f"{icon} {event.severity:<8}  {printable(headline(event))}"
         line = facts.line_label(event)
         where = f", {line}" if line else ""
         who = f"rank {event.rank}" + (f", model {event.model}" if has_models and event.model else "")
-        detail = f"step {event.step:,}, {who}, {facts.kind_label(event.kind)}, {facts.episode(event)}"
+        detail = f"step {event.step:,}, {who}, {kind_label(event.kind)}, {facts.episode(event)}"
         yield f"    {printable(detail + where)}  [{printable(event.run)} {event.id}]"
         if why := message_lines.why_no_line(event.message):
             yield f"    {printable(why)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probe.wire import Event, StackFrame
+from probe.wire.event_texts import kind_label
 from probe.wire.libraries import first_own
 
 from ..page.views import event_facts as facts
@@ -55,7 +56,7 @@ def _badge(event: Event) -> str:
 
 
 def _chips(event: Event, started: float | None) -> str:
-    texts = [f"rank {event.rank}", facts.kind_label(event.kind), facts.episode(event), f"id {event.id}"]
+    texts = [f"rank {event.rank}", kind_label(event.kind), facts.episode(event), f"id {event.id}"]
     if event.micro_step is not None:
         texts.insert(1, f"micro-step {event.micro_step}")
     chips = "".join(f'<span class="event-chip">{escape(text)}</span>' for text in texts)

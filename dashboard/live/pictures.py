@@ -283,7 +283,9 @@ class Pictures:
             "rankCount": len(run.ranks),
             "level": level_of(events, run, rank),
             "histograms": self._store.histogram_mark(run.run, rank.rank),
-            "verdict": verdict(events, last_step=rank.last_step, ranks=run.ranks),
+            "verdict": verdict(
+                events, last_step=rank.last_step, ranks=run.ranks, losses=newest.lines["loss"][1]
+            ),
             "documents": self._store.documents_mark(run.run),
             "started": run.started,
             # An event arrives before the frame of its step: the axis has to make room for its marker.

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from probe.wire.event_json import jsonable
+from probe.wire.event_texts import kind_label
 
-from ..page.views.event_facts import heading, kind_label
+from ..page.views.event_facts import heading
 from .news import News
 
 VERSION: Final = 1

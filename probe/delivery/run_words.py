@@ -56,7 +56,9 @@ def target_of(run_folder: Path, environment: Mapping[str, str] = os.environ) -> 
 def end_line(
     tally: Tally, run_folder: Path, environment: Mapping[str, str] = os.environ, *, has_ranks: bool = False
 ) -> str | None:
-    """Say how many warnings and worse there were, the worst, and how to see the rest; None without any.
+    """Say how many warnings and worse there were, the worst and what led to it, and how to see the rest.
+
+    None without any. The worst is the event that the page's verdict line names.
 
     Args:
         tally: of the whole training.
@@ -68,12 +70,13 @@ def end_line(
     if worst is None:
         return None
     target = target_of(run_folder, environment)
-    which = "this" if tally.total == 1 else "the worst"
+    which = "this" if tally.total == 1 else "the worst" if tally.has_critical else "the first"
     counts = tally.counts
     if has_ranks:
         counts += f" on {tally.ranks} ranks" if tally.ranks > 1 else ""
         which += f", on rank {tally.worst_rank}"
-    return f"{counts}; {which}: {worst}; see: dashboard events {target}"
+    led = "" if tally.led_to_worst is None else f". {tally.led_to_worst}"
+    return f"{counts}; {which}: {worst}{led}; see: dashboard events {target}"
 
 
 class Ending:

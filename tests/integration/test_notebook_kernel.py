@@ -80,7 +80,7 @@ def test_last_line_of_a_cell_is_a_card_that_follows_the_training(tmp_path: Path)
     cells = execute(tmp_path, BEGIN, "run", SEEN, FOLLOW, END)
     assert not problems(cells)
     (shown,) = cards(cells[1])
-    assert "<svg" in shown and "No fault in 20 steps" in shown and "finished" in shown
+    assert "<svg" in shown and "No warnings in 20 steps" in shown and "finished" in shown
 
 
 def test_show_draws_a_card_in_the_middle_of_a_cell_and_of_a_finished_run(tmp_path: Path) -> None:
@@ -89,5 +89,5 @@ def test_show_draws_a_card_in_the_middle_of_a_cell_and_of_a_finished_run(tmp_pat
     )
     assert len(cards(cells[1])) == 1
     (again,) = cards(cells[2])
-    assert "No fault in 5 steps" in again and "finished" in again
+    assert "No warnings in 5 steps" in again and "finished" in again
     assert [each["ename"] for each in problems(cells)] == ["ValueError"]

@@ -344,15 +344,20 @@ class TestPageOfManyRuns(RunsOfTheirOwn):
         expect(rows.nth(1)).to_contain_text("Worse at step 30")
         expect(rows.nth(2)).to_contain_text("Loss spike at step 30")
 
-    def test_event_of_the_probes_own_doing_stands_last_in_either_order(
+    def test_event_about_the_probe_alone_is_listed_last_once_it_is_asked_for(
         self, page: Page, served: Served, own_run: str
     ) -> None:
         visit_with_events(page, served, own_run)
-        served.add_event(
-            page_runs.event(40, run=own_run, kind="throttled", severity="info", message="Measured less often")
-        )
+        said = "Measured less often"
+        event = page_runs.event(40, run=own_run, kind="throttled", severity="info", message=said)
+        served.add_event(msgspec.structs.replace(event, propagated_to=[]))
         open_table(page)
         rows = page.locator("#event-table .ns-event-row")
+        chip = page.locator("#events-kinds button", has_text="throttled")
+        expect(chip).to_have_attribute("aria-pressed", "false")
+        expect(rows).to_have_count(2)
+        chip.click()
+        expect(chip).to_have_attribute("aria-pressed", "true")
         expect(rows).to_have_count(3)
         expect(rows.nth(2)).to_contain_text("Measured less often")
         page.locator("#event-table").get_by_role("button", name="Step").click()

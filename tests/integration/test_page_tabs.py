@@ -133,7 +133,7 @@ class TestViewsOfManyRuns(RunsOfTheirOwn):
     ) -> None:
         served.fill(run=own_run, steps=range(40), bad=dict.fromkeys(range(20, 40), "nan"))
         visit(page, f"run={own_run}")
-        expect(page.locator("#verdict-text")).to_have_text("No fault in 40 steps")
+        expect(page.locator("#verdict-text")).to_have_text("No warnings in 40 steps")
         victim = page_runs.event(
             21, run=own_run, kind="nonfinite_parameter", subject="embed.weight", message="Victim"
         )

@@ -41,6 +41,8 @@ test("rows go by step, then the severest, then time; some kinds come last whatev
     event("5", 0, { is_last: true }), event("6", 3),
   ];
   page.ns.takeRows(part(rows));
+  same(page.ns.rowsInOrder().map((row) => row.id), ["6", "3", "4", "2", "1"]);
+  page.ns.change({ event: "5" });
   same(page.ns.rowsInOrder().map((row) => row.id), ["6", "3", "4", "2", "1", "5"]);
 });
 
@@ -156,10 +158,18 @@ test("chips have the number of every kind, most first, whether shown or not", ()
   same(chips.map((chip) => chip.getAttribute("aria-pressed")), ["false", "true", "true", "true"]);
 });
 
-test("kinds that are listed last stay last in either order", () => {
-  const rows = [event("a", 5), event("b", 1, { is_last: true }), event("c", 9)];
-  same(list(rows).list(), ["a", "c", "b"]);
-  same(list(rows, { view: { newestFirst: true } }).list(), ["c", "a", "b"]);
+test("what is about the probe alone is listed and counted where its kind is asked for, last in either order", () => {
+  const rows = [event("a", 5), event("b", 1, { is_last: true, kind: "throttled" }), event("c", 9)];
+  const page = list(rows);
+  same(page.list(), ["a", "c"]);
+  assert.equal(page.count(), "2 events");
+  const pressed = () => page.byId("events-kinds").children.map((each) => [each.textContent, each.getAttribute("aria-pressed")]);
+  same(pressed(), [["nan 2", "true"], ["throttled 1", "false"]]);
+  const asked = list(rows, { view: { muted: ["throttled"] } });
+  same(asked.list(), ["a", "c", "b"]);
+  assert.equal(asked.count(), "3 events");
+  same(list(rows, { view: { newestFirst: true, muted: ["throttled"] } }).list(), ["c", "a", "b"]);
+  same(list(rows, { view: { event: "b" } }).list(), ["a", "c", "b"]);
 });
 
 test("only rows near what is seen are elements", () => {

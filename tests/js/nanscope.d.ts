@@ -308,6 +308,7 @@ interface Nanscope {
   eventDensity(rows: EventRow[], last: number, most: number): EventBar[];
   startDensity(): void;
   eventRows(): EventRow[];
+  quietRows(): EventRow[];
   causeOf(id: string): string | undefined;
   takeRows(answer: EventRowsAnswer): void;
   rowsInOrder(): EventRow[] | null;

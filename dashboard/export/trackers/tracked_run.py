@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 
 from probe.wire import Event
+from probe.wire.event_texts import headline
 
 from ...errors import DashboardError, UnknownRunError
-from ...page.views.event_facts import event_order, headline
+from ...page.views.event_facts import event_order
 from ...store.protocol import RankSummary, RunSummary, StepRange, Store
 
 STEPS_AT_ONCE: Final = 4096

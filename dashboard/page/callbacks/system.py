@@ -15,6 +15,7 @@ from dash import Dash, Input, Output, no_update
 from probe.delivery.helper.helper import host_folder, is_listened_to, lock_owner, lock_path
 from probe.delivery.journal.journal_reader import written_to
 from probe.delivery.journal.run_folders import list_writers
+from probe.wire.event_texts import headline
 from probe.wire.findings import Finding
 
 from ... import ids
@@ -66,12 +67,19 @@ def system_view(store: Store, data: Any, *, spool: Path | None, now: float | Non
             readings=_newest(store, run, scope.rank),
             accounts=_accounts(store.positions(scope.run), folder),
             lost_before_write=sum(rank.lost_before_write for rank in run.ranks),
+            throttled=_throttled(store, scope.run),
             is_running=any(rank.state in ("running", "silent") for rank in run.ranks),
             helper_pid=None if host is None else lock_owner(host),
             is_listened_to=folder is not None and is_listened_to(folder),
             has_journal=folder is not None,
         )
     )
+
+
+def _throttled(store: Store, run: str) -> str:
+    """The newest word on what is measured less often: lists of events leave it out."""
+    found = [event for event in store.events(run) if event.kind == "throttled"]
+    return headline(max(found, key=lambda event: event.time)).rstrip(".") if found else ""
 
 
 def _newest(store: Store, run: RunSummary, rank: int) -> dict[str, float]:

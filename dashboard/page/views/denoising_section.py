@@ -11,9 +11,9 @@ from dash.development.base_component import Component
 from probe.errors import WireError
 from probe.wire.denoising import DenoisingBody, DenoisingRow
 from probe.wire.documents import read_body
+from probe.wire.event_texts import kind_label
 
 from ...store.protocol import StoredDocument
-from .event_facts import kind_label
 from .tiles import significant
 
 _HEADER: Final = (

@@ -15,7 +15,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from probe.wire import SEVERITIES, Event, Severity, StackFrame, is_in_derivative, message_lines
+from probe.wire.causes import is_of_probe
 from probe.wire.event_places import BEGAN, NOTICED, is_only_noticed
+from probe.wire.event_texts import headline
 from probe.wire.libraries import first_own
 
 from .evidence import Fact
@@ -49,8 +51,6 @@ _SUBJECT_IS_TOLD: Final = frozenset(
     }
 )
 """Kinds whose subject is a key for the episode; the message has it in words."""
-LISTED_LAST: Final = frozenset({"throttled"})
-"""Kinds that say nothing of the training."""
 _SUMMARY_LENGTH: Final = 48
 _CODE: Final = re.compile(r"`([^`\n]+)`")
 _TENSOR: Final = re.compile(r"(input|output)( \d+)?: ")
@@ -75,16 +75,10 @@ def event_order(event: Event) -> tuple[bool, int, bool, float, int, str]:
 
     What says nothing of training is last.
     """
-    is_last = event.kind in LISTED_LAST
+    is_last = is_of_probe(event)
     is_proven = event.severity == "critical" and not is_only_noticed(event)
     is_proven = is_proven and event.origin is not None
     return is_last, event.step, not is_proven, event.time, SEVERITIES.index(event.severity), event.id
-
-
-def headline(event: Event) -> str:
-    """The first line of the message, which says what, when and where."""
-    lines = event.message.strip().splitlines()
-    return lines[0] if lines else f"{kind_label(event.kind)} at step {event.step:,}"
 
 
 def heading(event: Event) -> str:
@@ -122,11 +116,6 @@ def code_parts(text: str) -> list[tuple[str, bool]]:
     """Split a text into (part, whether it is code), by what stands between backticks."""
     parts = _CODE.split(text)
     return [(part, bool(number % 2)) for number, part in enumerate(parts) if part]
-
-
-def kind_label(kind: str) -> str:
-    """A kind in words: ``nonfinite_gradient`` -> ``non-finite gradient``."""
-    return kind.replace("_", " ").replace("nonfinite", "non-finite")
 
 
 def fault_frame(event: Event) -> StackFrame | None:
@@ -273,6 +262,9 @@ def relative_time(unix_s: float, started: float | None) -> str:
 
 
 def severity_counts(events: Sequence[Event]) -> str:
-    """``1 critical, 2 warning`` or ``no events``."""
-    counts = {severity: sum(event.severity == severity for event in events) for severity in SEVERITY_ICONS}
-    return ", ".join(f"{number:,} {name}" for name, number in counts.items() if number) or "no events"
+    """``1 critical, 2 warnings, 1 info``, or ``no events``; what is about the probe alone is not counted."""
+    counted = [event.severity for event in events if not is_of_probe(event)]
+    counts = {severity: counted.count(severity) for severity in SEVERITY_ICONS}
+    named = {"warning": "warning" if counts["warning"] == 1 else "warnings"}
+    parts = [f"{number:,} {named.get(name, name)}" for name, number in counts.items() if number]
+    return ", ".join(parts) or "no events"

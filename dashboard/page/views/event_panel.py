@@ -14,6 +14,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from probe.wire import Event, Severity, StackFrame, encode
+from probe.wire.event_texts import kind_label
 
 from ...store.protocol import RunSummary
 from . import event_facts as facts
@@ -91,7 +92,7 @@ def _header(event: Event, run: RunSummary | None) -> Component:
             html.Div(
                 [
                     severity_badge(event.severity),
-                    html.Span(facts.kind_label(event.kind), className="event-chip"),
+                    html.Span(kind_label(event.kind), className="event-chip"),
                 ],
                 className="event-chips",
             ),

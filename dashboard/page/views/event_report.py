@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from probe.wire import Event, StackFrame
+from probe.wire.event_texts import headline, kind_label
 
 from . import event_facts as facts
 from .event_values import data_facts, tensor_lines
@@ -15,11 +16,11 @@ from .visible_text import LINES, visible_text
 
 def event_report(event: Event) -> str:
     """Everything that the panel says of the event, stacks as Python writes them."""
-    kind = f"{event.severity}, {facts.kind_label(event.kind)}, {facts.episode(event)}"
+    kind = f"{event.severity}, {kind_label(event.kind)}, {facts.episode(event)}"
     moment = f"step {event.step:,}, rank {event.rank} of run {event.run}, {facts.absolute_time(event.time)}"
     parts = [
-        f"{facts.headline(event)}\n{kind}\n{moment}",
-        "\n".join(line for line in facts.explanation(event) if line != facts.headline(event)),
+        f"{headline(event)}\n{kind}\n{moment}",
+        "\n".join(line for line in facts.explanation(event) if line != headline(event)),
         _titled("Where", [*_rows(facts.place(event)), *_affected(event)]),
         _titled("What moved first", facts.moves(event)),
         _titled(f"Evidence ({measure(event).name})", _rows(evidence_facts(event))),

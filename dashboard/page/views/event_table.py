@@ -13,10 +13,11 @@ from dash import html
 from dash.development.base_component import Component
 
 from probe.wire import SEVERITIES, Event
+from probe.wire.causes import group_by_cause, is_of_probe
+from probe.wire.event_texts import headline, kind_label
 
 from ... import ids
 from . import event_facts as facts
-from .causes import group_by_cause
 from .visible_text import visible_text
 
 MOST_CONSEQUENCES: Final = 500
@@ -30,11 +31,11 @@ def event_rows(events: Sequence[Event]) -> list[dict[str, Any]]:
             "id": event.id,
             "severity": f"{facts.SEVERITY_ICONS[event.severity]} {event.severity}",
             "severity_order": SEVERITIES.index(event.severity),
-            "is_last": event.kind in facts.LISTED_LAST,
+            "is_last": is_of_probe(event),
             "step": event.step,
-            "message": visible_text(facts.headline(event)),
+            "message": visible_text(headline(event)),
             "line": visible_text(facts.line_label(event)),
-            "kind": visible_text(facts.kind_label(event.kind)),
+            "kind": visible_text(kind_label(event.kind)),
             "rank": event.rank,
             "count": event.count,
             "time": facts.absolute_time(event.time),

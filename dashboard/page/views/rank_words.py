@@ -16,8 +16,8 @@ from probe.detectors.ranks.first_bad import nearness
 from probe.detectors.ranks.pace import LAST_SHARE, LATE_S, LATE_SHARE
 from probe.detectors.ranks.rank_texts import name_ranks
 from probe.wire import Event
+from probe.wire.causes import of_newest_start
 
-from .causes import of_newest_start
 from .rank_statistics import Floats, RankStatistic, percentiles
 
 LEAST_STEPS: Final = 16

@@ -46,6 +46,8 @@ class SystemFacts:
     """Newest value of each series that `NEWEST` names."""
     accounts: Sequence[StreamAccount]
     lost_before_write: int
+    throttled: str
+    """What the probe measures less often to keep to its limit, in a sentence; empty where nothing."""
     is_running: bool
     helper_pid: int | None
     """Of the helper of this run on this machine; None where none runs."""
@@ -114,6 +116,8 @@ def delivery_sentences(facts: SystemFacts) -> list[str]:
         said.append(f"{lost:,} {frames} lost before they could be written: a full disk, say.")
     if facts.is_running and facts.has_journal:
         said.append(_helper(facts))
+    if facts.throttled:
+        said.append(f"{facts.throttled}.")
     if failures := int(facts.readings.get("probe_failures", 0)):
         times = "once" if failures == 1 else f"{failures:,} times"
         said.append(f"The probe's own code has failed {times}; what failed is switched off.")

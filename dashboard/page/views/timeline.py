@@ -15,9 +15,11 @@ from typing import Any, Final
 import plotly.graph_objects as go
 
 from probe.wire import SEVERITIES, Event, Severity
+from probe.wire.causes import is_of_probe
+from probe.wire.event_texts import headline
 
 from ...store.protocol import StepRange
-from .event_facts import SEVERITY_ICONS, headline
+from .event_facts import SEVERITY_ICONS
 from .theme import ALL_STEPS, SEVERITY_SYMBOLS, Theme, colours, figure_layout
 from .visible_text import visible_text
 
@@ -60,7 +62,8 @@ def timeline_figure(
         height: Pixels; None leaves it to the container.
         width: Pixels of the plot, for what is near.
     """
-    shown = sorted((event for event in events if _within(event, steps)), key=lambda event: event.step)
+    about = (event for event in events if not is_of_probe(event))
+    shown = sorted((event for event in about if _within(event, steps)), key=lambda event: event.step)
     near = MARKER_PX / width * _span(shown, steps)
     figure = go.Figure()
     for lane, severity in enumerate(SEVERITIES):

@@ -1,7 +1,8 @@
 """The verdict on a run in one sentence, the largest on the page: what is wrong, and where it began. Pure.
 
 An event's first line answers everything already ("NaN first at step 400 in `blocks.3.norm`, `train.py:26`");
-here the right event is chosen. The live feed sends the verdict; `assets/ns_61_verdict.js` shows it.
+`probe.wire.run_verdict` chooses the event.
+The live feed sends the verdict; `assets/ns_61_verdict.js` shows it.
 """
 
 from __future__ import annotations
@@ -9,21 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from probe.wire import Event
+from probe.wire.causes import Cause, group_by_cause, of_newest_start, worst_cause
+from probe.wire.event_texts import headline
+from probe.wire.run_verdict import State, run_verdict
 
 from ...store.protocol import RankSummary
-from .causes import Cause, group_by_cause, of_newest_start
-from .event_facts import code_parts, fault_frame, headline
+from .event_facts import code_parts, fault_frame
 
-_STANDING: Final = frozenset(
-    {
-        *("memory_leak", "parameter_not_updated", "poor_initialization", "dead_units", "overfitting"),
-        *("input_out_of_range", "output_degenerate", "loss_plateau"),
-    }
-)
-"""Kinds of warnings that are true until somebody changes the script, though their event is written once."""
 _LINE: Final = r"[^\s,:]+\.[A-Za-z]\w*:\d+"
 """``train.py:26``"""
 _SHORT_KINDS: Final = {"nonfinite": "NaN/Inf", "exception": "Exception"}
@@ -33,7 +29,7 @@ _SHORT_KINDS: Final = {"nonfinite": "NaN/Inf", "exception": "Exception"}
 class Verdict:
     """What the line says."""
 
-    severity: Literal["none", "warning", "critical"]
+    severity: State
     parts: tuple[tuple[str, bool], ...]
     """(text, whether it is code), in order."""
     title: str = ""
@@ -53,7 +49,11 @@ class Verdict:
 
 
 def verdict(
-    events: Sequence[Event], *, last_step: int | None, ranks: Sequence[RankSummary] = ()
+    events: Sequence[Event],
+    *,
+    last_step: int | None,
+    ranks: Sequence[RankSummary] = (),
+    losses: Sequence[float] = (),
 ) -> dict[str, Any]:
     """Return the verdict as a header of the live feed.
 
@@ -61,42 +61,48 @@ def verdict(
         events: of the run, in any order.
         last_step: newest step; None before the first.
         ranks: of the run: their newest starts are what it speaks of.
+        losses: of the newest steps, in order.
     """
     counts = (_number(events, "critical"), _number(events, "warning"))
-    current = of_newest_start(events, ranks)
-    cause = _worst(group_by_cause(current))
-    if cause is None:
-        ids = {event.id for event in current}
-        past = _worst(group_by_cause(event for event in events if event.id not in ids))
-        return asdict(_no_fault(past, last_step, ranks, counts))
+    current = of_newest_start(events, {each.rank: each.incarnation for each in ranks})
+    ids = {event.id for event in current}
+    past = [event for event in events if event.id not in ids]
+    # Where nothing was critical before a restart, the steps before it are of the same healthy run.
+    restarted = worst_cause(group_by_cause(past)) if past else None
+    if restarted is None or restarted.severity != "critical":
+        restarted = None
+    first = None if restarted is None else _first_step(ranks, restarted.origin.rank)
+    found = run_verdict(current, last_step=last_step, first_step=first or 0, losses=losses)
+    if found.cause is not None:
+        return asdict(_of_cause(found.cause, found.state, counts))
+    if restarted is None or found.state != "none":
+        title = "Loss not finite" if found.state != "none" else ""
+        said = ((found.sentence, False),)
+        return asdict(Verdict(severity=found.state, parts=said, title=title, counts=counts))
+    at = "" if first is None else f" at step {first:,}"
+    before = (f"{found.sentence}; before the restart{at}: ", False)
+    origin = restarted.origin
+    return asdict(Verdict(severity="none", parts=(before, *_parts(origin)), event=origin.id, counts=counts))
+
+
+def _of_cause(cause: Cause, state: State, counts: tuple[int, int]) -> Verdict:
     origin = cause.origin
-    return asdict(
-        Verdict(
-            severity="critical" if cause.severity == "critical" else "warning",
-            parts=tuple(_parts(origin)),
-            title=_title(origin),
-            event=origin.id,
-            source=_source(origin),
-            consequences=len(cause.consequences),
-            time=origin.time,
-            step=origin.step,
-            rank=origin.rank,
-            counts=counts,
-        )
+    return Verdict(
+        severity=state,
+        parts=tuple(_parts(origin)),
+        title=_title(origin),
+        event=origin.id,
+        source=_source(origin),
+        consequences=len(cause.consequences),
+        time=origin.time,
+        step=origin.step,
+        rank=origin.rank,
+        counts=counts,
     )
 
 
-def _no_fault(
-    past: Cause | None, last_step: int | None, ranks: Sequence[RankSummary], counts: tuple[int, int]
-) -> Verdict:
-    """Nothing is wrong now; a critical fault from before a restart is told as such."""
-    if past is None or past.severity != "critical":
-        return Verdict(severity="none", parts=((_quiet(last_step), False),), counts=counts)
-    origin = past.origin
-    first = next((each.first_step for each in ranks if each.rank == origin.rank), None)
-    at = "" if first is None else f" at step {first:,}"
-    quiet = f"{_quiet(last_step, first or 0)}; before the restart{at}: "
-    return Verdict(severity="none", parts=((quiet, False), *_parts(origin)), event=origin.id, counts=counts)
+def _first_step(ranks: Sequence[RankSummary], rank: int) -> int | None:
+    return next((each.first_step for each in ranks if each.rank == rank), None)
 
 
 def _parts(event: Event) -> list[tuple[str, bool]]:
@@ -113,27 +119,8 @@ def _parts(event: Event) -> list[tuple[str, bool]]:
     ]
 
 
-def _worst(causes: Sequence[Cause]) -> Cause | None:
-    """Return the fault to name: of the critical ones one that goes on, the earliest; else the newest of them.
-
-    A warning counts while it goes on: one that is over is a number beside the line, no verdict on the run.
-    """
-    critical = [cause for cause in causes if cause.severity == "critical"]
-    if critical:
-        return next((cause for cause in critical if not cause.is_over), critical[-1])
-    warnings = (cause for cause in causes if cause.severity == "warning")
-    return next((each for each in warnings if not each.is_over or each.origin.kind in _STANDING), None)
-
-
 def _number(events: Sequence[Event], severity: str) -> int:
     return sum(event.severity == severity for event in events)
-
-
-def _quiet(last_step: int | None, first_step: int = 0) -> str:
-    if last_step is None:
-        return "No step yet"
-    count = last_step + 1 - min(first_step, last_step)
-    return f"No fault in {count:,} step{'' if count == 1 else 's'}"
 
 
 def _source(event: Event) -> tuple[str, int] | None:

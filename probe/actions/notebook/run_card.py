@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
-from ...wire import Event
+from ...wire.run_verdict import run_verdict
 from ..analysis import tables
 from ..analysis.report_contents import Contents, gradient_flow
 from ..analysis.report_curves import CurvePoint
@@ -25,6 +25,8 @@ _HEIGHT: Final = 64
 _MOST_ROWS: Final = 64
 _MOST_COLUMNS: Final = 96
 _MOST_TEXT: Final = 240
+_LOSSES: Final = 32
+"""Newest steps whose losses the verdict looks at, as the page does."""
 _CELL: Final = 6
 """Pixels of a heatmap's row."""
 _SCALE: Final = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
@@ -53,16 +55,13 @@ class RunCard:
 
     @property
     def verdict(self) -> tuple[str, str]:
-        """Severity and sentence: the first critical event, else the newest warning that goes on."""
-        events = sorted(self.contents.events.values(), key=lambda event: (event.step, event.time))
-        critical = [event for event in events if event.severity == "critical"]
-        warnings = [event for event in events if event.severity == "warning" and not event.ended]
-        if critical:
-            return "critical", _sentence(critical[0], len(events) - 1)
-        if warnings:
-            return "warning", _sentence(warnings[-1], 0)
-        steps = self.contents.total_steps
-        return "none", f"No fault in {steps:,} step{'' if steps == 1 else 's'}"
+        """State and sentence, as the page's verdict line has them."""
+        events = [event for event in self.contents.events.values() if event.severity != "info"]
+        newest = list(self.contents.steps)[-_LOSSES:]
+        losses = [float(step["loss"]) for step in newest if step.get("loss") is not None]
+        found = run_verdict(events, last_step=self.contents.last_step, losses=losses)
+        others = len(events) - 1 if found.cause is not None else 0
+        return found.state, _with_others(found.sentence, others)
 
     def facts(self) -> str:
         """The line below the verdict."""
@@ -120,11 +119,9 @@ def _text(text: str) -> str:
     return escape(shown if len(shown) <= _MOST_TEXT else f"{shown[: _MOST_TEXT - 1]}\N{HORIZONTAL ELLIPSIS}")
 
 
-def _sentence(event: Event, others: int) -> str:
-    first = event.message.splitlines()[0] if event.message else f"{event.kind} at step {event.step}"
-    return (
-        f"{first} \N{MIDDLE DOT} {others:,} other event{'' if others == 1 else 's'}" if others > 0 else first
-    )
+def _with_others(sentence: str, others: int) -> str:
+    more = f" \N{MIDDLE DOT} {others:,} other event{'' if others == 1 else 's'}"
+    return f"{sentence}{more}" if others > 0 else sentence
 
 
 def _chart(title: str, newest: str, points: Sequence[CurvePoint]) -> str:

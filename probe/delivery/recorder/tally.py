@@ -1,6 +1,7 @@
 """Counts a session's warnings and critical events while they are written, and keeps the worst in a sentence.
 
-Told of every state of every event, on the thread that writes it. Holds a short text of each, never the event.
+Told of every state of every event, on the thread that writes it. Of each it holds a short text, and what
+sorts it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,11 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from ...wire import SEVERITIES, Event, Severity
+import msgspec
+
+from ...wire import SEVERITIES, Event, Evidence, Severity, StackFrame, Stacks
+from ...wire.event_places import is_only_noticed
+from ...wire.event_texts import headline, led_to_it
 from ...wire.libraries import first_own
 from ..visible_text import visible_text
 
@@ -19,6 +24,8 @@ _SENTENCE: Final = 200
 _SEPARATOR: Final = re.compile(r"[/\\]")
 _LOCATED_KINDS: Final = frozenset({"exception", "out_of_memory", "hang", "memory_leak"})
 """Where the loop stood is where the fault is."""
+_HERE: Final = StackFrame(file="", line=0, function="")
+"""Stands for the line at which a fault is known to have begun."""
 
 
 class GradientAnomaly(NamedTuple):
@@ -34,23 +41,12 @@ class GradientAnomaly(NamedTuple):
         return f"{self.kind} at step {self.step}" + (f": {self.subject}" if self.subject else "")
 
 
-class _Noted(NamedTuple):
-    """What is kept of one event; the least is the worst."""
-
-    severity: int
-    has_no_origin: bool
-    step: int
-    time: float
-    sentence: str
-    kind: str
-    rank: int
-
-
 class Tally:
     """Warnings and critical events, each once, as their newest states are."""
 
     def __init__(self) -> None:
-        self._noted: dict[str, _Noted] = {}
+        self._noted: dict[str, Event] = {}
+        """Without what takes room, see `_lean`."""
         self._gradients: dict[str, GradientAnomaly] = {}
 
     def note(self, event: Event) -> None:
@@ -59,15 +55,7 @@ class Tally:
             self._noted.pop(event.id, None)
             self._gradients.pop(event.id, None)
         elif event.id in self._noted or len(self._noted) < _MOST:
-            self._noted[event.id] = _Noted(
-                SEVERITIES.index(event.severity),
-                event.origin is None,
-                event.step,
-                event.time,
-                _sentence(event),
-                event.kind,
-                event.rank,
-            )
+            self._noted[event.id] = _lean(event)
             if "gradient" in event.kind:
                 last_step = event.step if event.last_step is None else event.last_step
                 subject = event.subject[:_SENTENCE]
@@ -97,14 +85,27 @@ class Tally:
         return " and ".join(part for part in parts if part)
 
     @property
+    def has_critical(self) -> bool:
+        """Whether one is critical."""
+        return self._count("critical") > 0
+
+    @property
     def worst(self) -> str | None:
-        """The worst in a sentence with its line: critical first, then a proven origin, then in order."""
-        return min(self._noted.values()).sentence if self._noted else None
+        """The event that the page's verdict names, in a sentence with its line."""
+        worst = self._worst()
+        return None if worst is None else worst.message.partition("\n")[0]
+
+    @property
+    def led_to_worst(self) -> str | None:
+        """What changed before it, or why its origin is not known; None where nothing is known of that."""
+        worst = self._worst()
+        return None if worst is None else worst.message.partition("\n")[2] or None
 
     @property
     def worst_rank(self) -> int | None:
         """The rank that the worst is of."""
-        return min(self._noted.values()).rank if self._noted else None
+        worst = self._worst()
+        return None if worst is None else worst.rank
 
     @property
     def ranks(self) -> int:
@@ -112,12 +113,44 @@ class Tally:
         return len({noted.rank for noted in self._noted.values()})
 
     def sentences(self, kind: str) -> list[str]:
-        """Those of one kind, the worst first, each in a sentence with its line."""
-        return [noted.sentence for noted in sorted(self._noted.values()) if noted.kind == kind]
+        """Those of one kind, the severest first, each in a sentence with its line."""
+        found = [noted for noted in list(self._noted.values()) if noted.kind == kind]
+        found.sort(key=lambda noted: (SEVERITIES.index(noted.severity), noted.step, noted.time))
+        return [noted.message.partition("\n")[0] for noted in found]
+
+    def _worst(self) -> Event | None:
+        # Only asked for at the end of a run that has something.
+        from ...wire.causes import group_by_cause, worst_cause
+
+        cause = worst_cause(group_by_cause(list(self._noted.values())))
+        return None if cause is None else cause.origin
 
     def _count(self, severity: Severity) -> int:
-        wanted = SEVERITIES.index(severity)
-        return sum(noted.severity == wanted for noted in list(self._noted.values()))
+        return sum(noted.severity == severity for noted in list(self._noted.values()))
+
+
+def _lean(event: Event) -> Event:
+    """The event with its sentence and what led to it as its message, and nothing else but what sorts it.
+
+    The sessions of a group, which are starts of their own, are one training here.
+    """
+    led = led_to_it(event)
+    message = _sentence(event) + ("" if led is None else f"\n{_cut(led)}")
+    known = Stacks() if is_only_noticed(event) else Stacks(forward=[_HERE])
+    return msgspec.structs.replace(
+        event,
+        incarnation=0,
+        message=message,
+        stacks=known,
+        evidence=Evidence(),
+        data={},
+        advice=[],
+        propagated_to=[],
+    )
+
+
+def _cut(text: str) -> str:
+    return visible_text(text if len(text) <= _SENTENCE else text[:_SENTENCE].rstrip() + " ...")
 
 
 def _plural(number: int, noun: str) -> str:
@@ -126,11 +159,7 @@ def _plural(number: int, noun: str) -> str:
 
 def _sentence(event: Event) -> str:
     """The event's first line, and the user's line: of the fault, else where it was noticed."""
-    lines = event.message.strip().splitlines()
-    text = (lines[0] if lines else f"{event.kind} at step {event.step}").rstrip(". ")
-    if len(text) > _SENTENCE:
-        text = text[:_SENTENCE].rstrip() + " ..."
-    text = visible_text(text)
+    text = _cut(headline(event).rstrip(". "))
     loop_word = "at" if event.kind in _LOCATED_KINDS else "noticed at"
     for frames, word in (
         (event.stacks.forward, "at"),

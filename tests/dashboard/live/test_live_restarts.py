@@ -146,7 +146,7 @@ def test_healthy_restart_without_an_event_is_no_longer_said_to_have_a_nan(store:
     train(store, 2000, range(6), loss=3.0)
     header = look(store)
     said = "".join(part for part, _ in header["verdict"]["parts"])
-    assert said == "No fault in 6 steps; before the restart at step 0: a NaN"
+    assert said == "No warnings in 6 steps; before the restart at step 0: a NaN"
     assert header["verdict"]["severity"] == "none" and header["verdict"]["counts"] == [1, 0]
     part = rows_part(store, EventFeed(), {"run": RUN})
     assert [row["id"] for row in part["rows"]] == [f"{1:016x}"], "the list of events has it as before"

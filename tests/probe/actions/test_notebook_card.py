@@ -15,6 +15,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -117,7 +118,7 @@ def test_card_of_a_real_training_says_how_it_stands() -> None:
     run, _, _ = train(30)
     bundle = run._repr_mimebundle_()
     html, text = bundle["text/html"], bundle["text/plain"]
-    assert "No fault in 30 steps" in html and "step 29" in html and "running" in html
+    assert "No warnings in 30 steps" in html and "step 29" in html and "running" in html
     assert text == repr(run)
     tags = Tags(html).found
     assert [tag for tag, _ in tags].count("svg") == 2 and [tag for tag, _ in tags].count("img") == 1
@@ -138,9 +139,10 @@ def test_heatmap_image_is_a_png_with_a_row_for_each_layer() -> None:
 
 
 def test_first_critical_event_is_the_verdict() -> None:
-    shown = card(*frames(1.0, 2.0), fault(9, "NaN in b"), fault(4, "NaN in a"), fault(2, "slow", "warning"))
+    slow = msgspec.structs.replace(fault(2, "slow", "warning"), kind="performance_degradation")
+    shown = card(*frames(1.0, 2.0), fault(9, "NaN in b"), fault(4, "NaN in a"), slow)
     assert shown.verdict == ("critical", "NaN in a \N{MIDDLE DOT} 2 other events")
-    assert card(fault(2, "slow", "warning")).verdict == ("warning", "slow")
+    assert card(msgspec.structs.replace(slow, ended=True)).verdict == ("warning", "slow")
     assert card().facts() == "train.py \N{MIDDLE DOT} waiting for the first step \N{MIDDLE DOT} running"
 
 
@@ -179,7 +181,7 @@ def test_show_of_a_session_an_id_and_a_folder_is_the_same_text() -> None:
     run.close()
     folder = run._shown_folder
     texts = {repr(probe.show(which)) for which in (run, run.run, folder, str(folder))}
-    assert len(texts) == 1 and "No fault in 12 steps" in texts.pop()
+    assert len(texts) == 1 and "No warnings in 12 steps" in texts.pop()
     assert "<svg" in probe.show(run)._repr_mimebundle_()["text/html"]
 
 

@@ -11,6 +11,7 @@ from probe.delivery.recorder.tally import Tally
 from probe.delivery.run_words import Ending, end_line, start_line
 from probe.settings.places import ServeState, write_serve_state
 from probe.wire import Event, Origin, StackFrame, Stacks
+from probe.wire.message_lines import EARLIER, MOVED, NOT_DETERMINED
 
 FAULT = StackFrame(file="/home/me/loss.py", line=12, function="loss_of")
 LOOP = StackFrame(file="/home/me/train.py", line=40, function="main")
@@ -54,11 +55,19 @@ def tally_of(*events: Event) -> Tally:
         ),
         ([event(1), event(1, severity="info")], "", None),
         ([event(1), event(1, severity="critical", message="Worse")], "1 critical event", "Worse"),
-        ([event(1), event(2, origin=PROVEN)], "2 warnings", "The loss jumps at step 2"),
+        ([event(1), event(2, origin=PROVEN)], "2 warnings", "The loss jumps at step 1"),
+        (
+            [
+                event(2, severity="critical"),
+                event(2, id="b" * 16, severity="critical", origin=PROVEN, stacks=Stacks(forward=[FAULT])),
+            ],
+            "2 critical events",
+            "The loss jumps at step 2 (at loss.py:12)",
+        ),
         ([event(1, message="a\x1b[2Jb")], "1 warning", "a[U+001B][2Jb"),
-        ([event(1, message="")], "1 warning", "loss_spike at step 1"),
+        ([event(1, message="")], "1 warning", "loss spike at step 1"),
     ],
-    ids=["none", "info", "one", "first", "critical", "calmed", "grown", "proven", "control", "empty"],
+    ids="none info one first critical calmed grown warnings proven control empty".split(),
 )
 def test_tally_counts_newest_states_and_keeps_the_worst(
     events: list[Event], counts: str, worst: str | None
@@ -89,11 +98,33 @@ def test_end_line_gives_the_command_that_shows_the_rest(tmp_path: Path) -> None:
     usual = {"XDG_CACHE_HOME": str(tmp_path), "NANSCOPE_SPOOL": "elsewhere"}
     tally = tally_of(event(1), event(2))
     inside = end_line(tally, (tmp_path / "nanscope" / "spool" / "a").resolve(), usual)
-    assert inside == "2 warnings; the worst: The loss jumps at step 1; see: dashboard events a"
+    assert inside == "2 warnings; the first: The loss jumps at step 1; see: dashboard events a"
     outside = end_line(tally, tmp_path / "my spool" / "a", usual)
     assert outside is not None
     assert outside.endswith(f"see: dashboard events '{tmp_path}/my spool/a'")
     assert end_line(Tally(), tmp_path / "a", usual) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "led"),
+    [
+        (
+            f"{MOVED}loss 9x{EARLIER}learning rate 0.001 -> 0.3 at step 60",
+            ". Changed before it: learning rate 0.001 -> 0.3 at step 60",
+        ),
+        (
+            f"{NOT_DETERMINED}the parameter wte.weight was already non-finite before the forward.",
+            f". {NOT_DETERMINED}the parameter wte.weight was already non-finite before the forward",
+        ),
+        ("Replay of the step: exact.", ""),
+    ],
+    ids=["moved", "no_origin", "neither"],
+)
+def test_end_line_says_what_led_to_the_worst(tmp_path: Path, line: str, led: str) -> None:
+    tally = tally_of(event(1), event(2, severity="critical", message=f"NaN\nMore\n{line}"))
+    said = end_line(tally, tmp_path / "a")
+    assert said is not None
+    assert said.startswith(f"1 critical event and 1 warning; the worst: NaN{led}; see: ")
 
 
 def test_end_line_of_several_ranks_names_the_one_of_the_worst(tmp_path: Path) -> None:
@@ -103,7 +134,7 @@ def test_end_line_of_several_ranks_names_the_one_of_the_worst(tmp_path: Path) ->
         return line.partition(": ")[0]
 
     assert line_of(event(1, rank=1)) == "1 warning; this, on rank 1"
-    assert line_of(event(1), event(2, rank=0)) == "2 warnings; the worst, on rank 0"
+    assert line_of(event(1), event(2, rank=0)) == "2 warnings; the first, on rank 0"
     both = (event(1), event(2, rank=3, severity="critical"))
     assert line_of(*both) == "1 critical event and 1 warning on 2 ranks; the worst, on rank 3"
 

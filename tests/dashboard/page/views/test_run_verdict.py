@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -9,10 +10,10 @@ import msgspec
 import page_runs
 import pytest
 
-from dashboard.page.views.causes import group_by_cause
 from dashboard.page.views.verdict import verdict
 from dashboard.store.protocol import RankSummary
 from probe.wire import Event
+from probe.wire.causes import group_by_cause, is_of_probe
 
 ORIGIN = page_runs.event(400, kind="nonfinite_activation", subject="blocks.3.norm")
 LOSS = msgspec.structs.replace(page_runs.event(400, kind="nonfinite_loss", subject="loss"), origin=None)
@@ -81,7 +82,7 @@ def test_fault_before_a_healthy_restart_is_told_as_past(has_event: bool) -> None
     newest = ORIGIN.incarnation + 10**12
     restarted = page_runs.event(3, kind="level_changed", severity="info", message="basic since step 3")
     events = [*CHAIN, *([changed(restarted, incarnation=newest)] if has_event else [])]
-    for first, last, quiet in ((0, 20, "No fault in 21 steps"), (390, 500, "No fault in 111 steps")):
+    for first, last, quiet in ((0, 20, "No warnings in 21 steps"), (390, 500, "No warnings in 111 steps")):
         said = verdict(events, last_step=last, ranks=[rank_of(newest, first=first, last=last)])
         text = "".join(part for part, _ in said["parts"])
         assert text == f"{quiet}; before the restart at step {first}: {ORIGIN.message}"
@@ -112,7 +113,7 @@ def test_only_the_rank_that_was_restarted_is_well_again() -> None:
 def test_warning_before_a_restart_is_a_number_alone() -> None:
     spike = page_runs.event(90, kind="loss_spike", severity="warning")
     said = verdict([spike], last_step=20, ranks=[rank_of(spike.incarnation + 1, first=0, last=20)])
-    assert (said["parts"], said["counts"]) == ((("No fault in 21 steps", False),), (0, 1))
+    assert (said["parts"], said["counts"]) == ((("No warnings in 21 steps", False),), (0, 1))
 
 
 def test_critical_fault_is_named_before_an_earlier_warning() -> None:
@@ -120,13 +121,46 @@ def test_critical_fault_is_named_before_an_earlier_warning() -> None:
     assert verdict([spike, *CHAIN], last_step=500)["event"] == ORIGIN.id
 
 
-def test_warning_that_is_over_is_a_number_and_one_that_stands_is_the_verdict() -> None:
-    spike = changed(page_runs.event(90, kind="loss_spike", severity="warning", message="A spike"), ended=True)
-    assert (says([spike]), verdict([spike], last_step=500)["counts"]) == ("No fault in 501 steps", (0, 1))
-    leak = changed(page_runs.event(95, kind="memory_leak", severity="warning", message="A leak"), ended=True)
-    assert says([spike, leak]) == "A leak"
-    assert verdict([spike, leak], last_step=500)["severity"] == "warning"
-    assert says([changed(spike, ended=False)]) == "A spike"
+@pytest.mark.parametrize("ended", [True, False], ids=["over", "goes_on"])
+def test_first_warning_is_the_verdict_whether_it_is_over_or_not(ended: bool) -> None:
+    spike = page_runs.event(90, kind="loss_spike", severity="warning", message="A spike")
+    leak = page_runs.event(95, kind="memory_leak", severity="warning", message="A leak")
+    later = page_runs.event(20, kind="level_changed", severity="info", message="Level")
+    events = [leak, changed(spike, ended=ended), later]
+    said = verdict(events, last_step=500)
+    assert (says(events), said["severity"], said["counts"]) == ("A spike", "warning", (0, 2))
+
+
+def test_run_with_information_alone_has_no_warnings() -> None:
+    events = [page_runs.event(9, kind=kind, severity="info") for kind in ("throttled", "replayed")]
+    assert says(events) == "No warnings in 501 steps"
+    lost = changed(events[0], propagated_to=["activations"])
+    assert [is_of_probe(changed(events[0], propagated_to=[])), is_of_probe(events[1]), is_of_probe(lost)] == [
+        True,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("losses", "state"),
+    [
+        ([math.nan] * 5, "critical"),
+        ([1.0] + [math.inf] * 31, "none"),
+        ([math.nan] * 4, "none"),
+        ([math.nan] * 31 + [2.0], "none"),
+        ([math.nan] * 31 + [-math.inf], "critical"),
+        ([], "none"),
+    ],
+)
+def test_losses_that_are_not_finite_are_critical_though_no_event_says_so(
+    losses: list[float], state: str
+) -> None:
+    said = verdict([], last_step=500, losses=losses)
+    assert (said["severity"], said["event"]) == (state, None)
+    spike = page_runs.event(90, kind="loss_spike", severity="warning", message="A spike")
+    assert verdict([spike], last_step=500, losses=losses)["severity"] in (state, "warning")
+    assert verdict(CHAIN, last_step=500, losses=losses)["event"] == ORIGIN.id
 
 
 def test_verdict_tells_code_from_words() -> None:
@@ -158,5 +192,5 @@ def test_module_and_line_of_the_origin_are_code_whatever_the_message_writes(
 
 
 def test_verdict_on_nothing() -> None:
-    assert says([], last_step=0) == "No fault in 1 step"
+    assert says([], last_step=0) == "No warnings in 1 step"
     assert verdict([], last_step=None)["parts"] == (("No step yet", False),)

@@ -46,7 +46,8 @@ def stream(**changes: Any) -> StreamAccount:
 def facts(*accounts: StreamAccount, **changes: Any) -> SystemFacts:
     made: dict[str, Any] = {
         "start": None, "now": 1000.0, "readings": {}, "accounts": accounts, "lost_before_write": 0,
-        "is_running": False, "helper_pid": None, "is_listened_to": False, "has_journal": True,
+        "throttled": "", "is_running": False, "helper_pid": None,
+        "is_listened_to": False, "has_journal": True,
     }  # fmt: skip
     return SystemFacts(**made | changes)
 
@@ -98,11 +99,13 @@ def test_balance_is_said_in_a_sentence(accounts: list[StreamAccount], is_running
 def test_helper_losses_and_failures_are_told() -> None:
     shown = facts(
         stream(), is_running=True, helper_pid=7, is_listened_to=True, lost_before_write=1,
+        throttled="To keep to 2 % of a step, the probe measures activations every 400 steps",
         readings={"probe_failures": 2.0},
     )  # fmt: skip
     assert delivery_sentences(shown)[1:] == [
         "1 step was lost before they could be written: a full disk, say.",
         "The helper of this run is process 7 on this machine; a dashboard takes what it sends.",
+        "To keep to 2 % of a step, the probe measures activations every 400 steps.",
         "The probe's own code has failed 2 times; what failed is switched off.",
     ]
     assert "No helper of this run" in delivery_sentences(facts(stream(), is_running=True))[1]

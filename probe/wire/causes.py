@@ -1,21 +1,19 @@
-"""Groups the events of a run by cause: what began it first, what followed from it after. Pure functions.
+"""Groups the events of a run by cause, and picks the one that a verdict on the run names. Pure functions.
 
-A NaN reaches loss, gradients and parameters within two steps, and stays: five events, one fault. The verdict
-line, the window's title and the list of events name the first of them, never a victim.
+A NaN reaches loss, gradients and parameters within two steps, and stays: five events, one fault. The page's
+verdict line and list of events, the closing line of a training, a notebook's card and `dashboard events`
+choose by the same functions, and name the first of them, never a victim.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from probe.wire import SEVERITIES, Event, Severity
-from probe.wire.event_places import is_only_noticed
-
-from ...store.protocol import RankSummary
-from .event_facts import LISTED_LAST
+from .event_places import is_only_noticed
+from .records import SEVERITIES, Event, Severity
 
 _STAGES: Final = (
     *("nonfinite_input", "nonfinite_activation", "nonfinite_loss", "nonfinite_gradient"),
@@ -25,6 +23,8 @@ _STAGES: Final = (
 _NEAR: Final = 2
 """Steps after the last bad one within which another that is not finite belongs to it: a check of parameters
 comes a step later than that of the gradients."""
+_OF_THE_PROBE: Final = frozenset({"throttled"})
+"""Kinds that say nothing of the training, unless they name what was lost (`Event.propagated_to`)."""
 
 
 @dataclass(slots=True)
@@ -84,14 +84,34 @@ def group_by_cause(events: Iterable[Event]) -> list[Cause]:
     return causes
 
 
-def of_newest_start(events: Sequence[Event], ranks: Sequence[RankSummary] = ()) -> list[Event]:
+def worst_cause(causes: Sequence[Cause]) -> Cause | None:
+    """Return the fault that a verdict names; None where there is no warning and nothing critical.
+
+    Of the critical ones it is the earliest that goes on, else the newest. Of warnings it is the first, over
+    or not: a run that had one is not a run without.
+
+    Args:
+        causes: in order of time, see `group_by_cause`.
+    """
+    critical = [cause for cause in causes if cause.severity == "critical"]
+    if critical:
+        return next((cause for cause in critical if not cause.is_over), critical[-1])
+    return next((cause for cause in causes if cause.severity == "warning"), None)
+
+
+def is_of_probe(event: Event) -> bool:
+    """Whether an event is about the probe's own work alone: in no list by default, in no count."""
+    return event.kind in _OF_THE_PROBE and not event.propagated_to
+
+
+def of_newest_start(events: Sequence[Event], starts: Mapping[int, int] | None = None) -> list[Event]:
     """Return the events since the newest start of their rank: what was wrong before a restart is over.
 
     Args:
         events: of a run, in any order.
-        ranks: of the run: a start that has no event is known from them alone.
+        starts: rank -> its newest incarnation: one that has no event is known from here alone.
     """
-    newest = {rank.rank: rank.incarnation for rank in ranks}
+    newest = dict(starts or {})
     for event in events:
         newest[event.rank] = max(newest.get(event.rank, 0), event.incarnation)
     return [event for event in events if event.incarnation == newest[event.rank]]
@@ -113,7 +133,7 @@ def _starts(events: Sequence[Event]) -> dict[tuple[int, int], int]:
 def _order(event: Event) -> tuple[object, ...]:
     """By step; of one step what says nothing of the training last, a proven origin first."""
     is_proven = event.origin is not None and not is_only_noticed(event)
-    moment = (event.step, event.kind in LISTED_LAST)
+    moment = (event.step, is_of_probe(event))
     return (*moment, not is_proven, _stage(event), event.time, SEVERITIES.index(event.severity), event.id)
 
 
