@@ -162,6 +162,7 @@ class EventWriter:
         count: int,
         value: float,
         threshold: float,
+        affected: Sequence[str] = (),
     ) -> None:
         """Write a state of the one event of a kind that all ranks and models of a training share."""
         identity = event_id(run=self.group, rank=0, incarnation=0, model="", kind=kind, subject=kind, step=0)
@@ -173,6 +174,7 @@ class EventWriter:
             severity="info",
             message=message[:TEXT_LIMIT],
             evidence=Evidence(value=value, threshold=threshold),
+            propagated_to=list(affected),
             stacks=Stacks(training_loop=capture_stack()),
             advice=advice_for(kind),
             count=count,

@@ -1,5 +1,6 @@
 """The one event of a training about what is measured less often than was asked, brought up to date.
 
+Nothing is lost by that, unless something is not measured any more: that alone is what the event affects.
 All models of a process share it, and all ranks its id. Used on the threads that train.
 """
 
@@ -57,6 +58,7 @@ class ThrottleEvent:
             count=self._count,
             value=change.fraction,
             threshold=change.limit,
+            affected=[LABELS[feature].lower() for (_, feature), period in self._now.items() if not period],
         )
 
     def forget(self, model: str) -> None:

@@ -50,6 +50,15 @@ def test_changes_are_states_of_one_event() -> None:
     )
 
 
+def test_only_what_is_no_longer_measured_is_lost() -> None:
+    writer = Writer()
+    event = ThrottleEvent(writer)  # type: ignore[arg-type]
+    for feature, old, new in (("activations", 10, 20), ("histograms", 100, 0), (TRIPWIRE, 1, 1)):
+        event.add("net", change(feature, old, new), 1, 0.0)
+    event.add("net", change("histograms", 0, 6400), 90, 0.0)
+    assert [state["affected"] for state in writer.states] == [[], ["histograms"], ["histograms"], []]
+
+
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
