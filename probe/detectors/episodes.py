@@ -15,6 +15,8 @@ from .base import Finding
 
 PATIENCE: Final = 10
 """Quiet steps after which an episode is over."""
+MOST_PATIENCE: Final = 20
+"""For `most_patience` of a run's faults: what lasts for 160 steps and pauses for 12 is one."""
 MAX_EVENTS_PER_KIND: Final = 200
 """Per incarnation; the last one stays open to the end of the run and counts on."""
 REWRITE_S: Final = 600.0
@@ -35,27 +37,31 @@ class _Episode(msgspec.Struct):
         return msgspec.structs.replace(self.event, count=self.count, last_step=self.last_step, ended=ended)
 
 
-def _is_turn(episode: _Episode, finding: Finding) -> bool:
-    """Whether it is worse than what the episode has been: else it would be one more count of that."""
-    if episode.event.severity == "info":
-        return finding.severity != "info"
-    was_long_a_warning = episode.event.severity == "warning" and episode.count >= PATIENCE
-    return was_long_a_warning and finding.severity == "critical"
-
-
 class EpisodeTracker:
-    """Running episodes by model and kind. Holds at most `max_events_per_kind` of each kind."""
+    """Running episodes by model and kind.
 
-    def __init__(self, *, patience: int = PATIENCE, max_events_per_kind: int = MAX_EVENTS_PER_KIND) -> None:
-        """Start with no episode.
+    Args:
+        patience: quiet steps after which an episode is over.
+        most_patience: a warning is allowed as many quiet steps as it has had steps, up to this many times
+            `patience`. A critical episode is not: the next one may have another origin.
+        max_events_per_kind: so many of each kind are held.
 
-        Raises:
-            ValueError: an option is below 1.
-        """
-        for name, value in (("patience", patience), ("max_events_per_kind", max_events_per_kind)):
+    Raises:
+        ValueError: an option is below 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        patience: int = PATIENCE,
+        most_patience: int = 1,
+        max_events_per_kind: int = MAX_EVENTS_PER_KIND,
+    ) -> None:
+        options = {"patience": patience, "most_patience": most_patience}
+        for name, value in (*options.items(), ("max_events_per_kind", max_events_per_kind)):
             if value < 1:
                 raise ValueError(f"{name}={value!r} is not allowed: use 1 or more")
-        self._patience = patience
+        self._patience, self._longest = patience, patience * most_patience
         self._limit = max_events_per_kind
         self._running: dict[tuple[str, str], _Episode] = {}
         self._started: dict[str, int] = {}
@@ -69,6 +75,7 @@ class EpisodeTracker:
         *,
         model: str,
         make_event: Callable[[Finding], Event],
+        is_whole: bool = True,
     ) -> list[Event]:
         """Account for one step of one model and return the event records to write now.
 
@@ -78,18 +85,19 @@ class EpisodeTracker:
             findings: of this step and model; at most one of a kind counts.
             model: name of the naming root.
             make_event: builds an episode's first state (id, stacks, origin, advice); called once an episode.
+            is_whole: whether every kind was judged at this step: else those without a finding are not quiet.
 
         Returns:
             New events, running ones at counts 2, 4, 8, ... (or after 600 s), and ended ones.
         """
-        records = self._end_restarted(step, model)
+        records = self._end_restarted(step, model) if is_whole else []
         seen: set[tuple[str, str]] = set()
         for finding in findings:
             key = self._key(model, finding.kind)
             if key not in seen:
                 seen.add(key)
                 records += self._hit(key, finding, step=step, time=time, make_event=make_event)
-        return records + self._end_quiet(model, seen)
+        return records + self._end_quiet(model, seen) if is_whole else records
 
     def pass_quiet(self, steps: Sequence[int], model: str) -> bool:
         """Account for steps without findings all at once; False, and nothing done, where something ends.
@@ -101,7 +109,9 @@ class EpisodeTracker:
         mine = [(key, episode) for key, episode in self._running.items() if key[0] == model]
         for key, episode in mine:
             lasts = self._is_full(key[1]) and self._last[key[1]] == key
-            if not lasts and (min(steps) < episode.last_step or episode.quiet + len(steps) > self._patience):
+            if not lasts and (
+                min(steps) < episode.last_step or episode.quiet + len(steps) > self._allowed(episode)
+            ):
                 return False
         for _, episode in mine:
             episode.quiet += len(steps)
@@ -133,9 +143,10 @@ class EpisodeTracker:
         self._running.clear()
         return records
 
-    def has_open(self, model: str, kind: str) -> bool:
-        """Whether an episode of a kind is running."""
-        return (model, kind) in self._running
+    def running(self, model: str, kind: str) -> Event | None:
+        """Return the first state of a kind's running episode; None where none is running."""
+        episode = self._running.get((model, kind))
+        return None if episode is None else episode.event
 
     def end(self, model: str, kind: str) -> list[Event]:
         """End the running episode of a kind: the next finding begins another one. Returns its last record."""
@@ -163,7 +174,7 @@ class EpisodeTracker:
             if self._is_full(key[1]):
                 return []
             return [self._start(key, make_event(finding), step=step, time=time)]
-        if _is_turn(episode, finding) and not self._is_full(key[1]):
+        if self._is_another(episode, finding) and not self._is_full(key[1]):
             return [*self._end([key]), self._start(key, make_event(finding), step=step, time=time)]
         episode.quiet = 0
         if step == episode.last_step:
@@ -174,6 +185,20 @@ class EpisodeTracker:
             return []
         episode.written_at, episode.told = time, episode.count
         return [episode.record()]
+
+    def _allowed(self, episode: _Episode) -> int:
+        """Quiet steps after which an episode is over."""
+        lasting = 0 if episode.event.severity == "critical" else min(episode.count, self._longest)
+        return max(self._patience, lasting)
+
+    def _is_another(self, episode: _Episode, finding: Finding) -> bool:
+        """Whether a finding is no part of an episode that has not ended yet."""
+        if episode.event.severity == "info" and finding.severity != "info":
+            return True  # else a warning would be one more count of what was harmless
+        was_long_a_warning = episode.event.severity == "warning" and episode.count >= PATIENCE
+        if was_long_a_warning and finding.severity == "critical":
+            return True
+        return episode.quiet > self._patience and finding.subject != episode.event.subject
 
     def _start(self, key: tuple[str, str], event: Event, *, step: int, time: float) -> Event:
         episode = _Episode(event=event, last_step=step, written_at=time)
@@ -186,7 +211,7 @@ class EpisodeTracker:
         for key, episode in self._running.items():
             if key[0] == model and key not in seen:
                 episode.quiet += 1
-        return self._end([key for key, item in self._running.items() if item.quiet > self._patience])
+        return self._end([key for key, item in self._running.items() if item.quiet > self._allowed(item)])
 
     def _end_restarted(self, step: int, model: str) -> list[Event]:
         """Steps may restart (a resume inside the process): what ran before is over."""

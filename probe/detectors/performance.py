@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -250,7 +251,10 @@ class _WholeRun:
 class AnomalyRateDetector:
     """Emits `high_anomaly_rate`, a warning: told which steps had a warning or worse by `note`.
 
+    Only where no event explains it: many short ones are an unhealthy run, one that lasts speaks for itself.
+
     Attributes:
+        are_explained: says of a first and a last step whether one event has most of the steps with a warning.
         newest: number of the step that was observed last; -1: none yet.
         unjudged_from: the oldest step of which it is not known yet whether it had a warning; None: there is
             none. It and later ones are not counted, neither among those with a warning nor among all.
@@ -263,6 +267,7 @@ class AnomalyRateDetector:
         self._first: int | None = None
         self.newest = -1
         self.unjudged_from: int | None = None
+        self.are_explained: Callable[[int, int], bool] = lambda first, last: False
 
     def note(self, step: int) -> None:
         """Some detector has found a warning or worse at this step; several at one step count once."""
@@ -295,14 +300,15 @@ class AnomalyRateDetector:
         self._steps = {step for step in self._steps if step > newest - self._window}
         count = sum(newest - seen < step <= newest for step in self._steps)
         share = count / seen
-        if share <= self._rate:
+        if share <= self._rate or self.are_explained(newest - seen + 1, newest):
             return []
         return [
             Finding(
                 kind="high_anomaly_rate",
                 severity="warning",
                 subject="run",
-                message=f"{count} of the last {seen} steps up to step {newest} had a warning or worse",
+                message=f"{count} of the last {seen} steps up to step {newest} had a warning, "
+                "in events that come again and again",
                 value=share,
                 threshold=self._rate,
             )

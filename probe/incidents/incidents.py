@@ -21,7 +21,7 @@ from ..delivery.recorder.recorder import Recorder
 from ..detectors.advice import advice_for, advice_of
 from ..detectors.bank import DetectorBank
 from ..detectors.base import Finding, Observation, ObservationBatch
-from ..detectors.episodes import EpisodeTracker
+from ..detectors.episodes import MOST_PATIENCE, EpisodeTracker
 from ..detectors.judged_step import JudgedStep
 from ..detectors.loss_bound import LossBoundDetector
 from ..detectors.new_task import NewTaskWatch, settled
@@ -34,6 +34,7 @@ from ..settings.config import ProbeConfig
 from ..threads.pieces import give_way
 from ..threads.stacks import RawFrame, capture_stack, format_loop_stack
 from ..wire import Event, Evidence, RunStart, Stacks
+from .consequences import NONFINITE, WarnedSteps, fold_nonfinite
 from .error_events import ErrorEvents
 from .event_writer import evidence_of
 from .evidence import LateEvidence, StepEvidence
@@ -67,8 +68,9 @@ class IncidentReporter(ErrorEvents):
         self._new_tasks = NewTaskWatch[_Moment](may_burst=config.thresholds.explosion_norm is None)
         self.black_box = BlackBox(steps=config.black_box_steps, limit_bytes=config.black_box_mib * 2**20)
         """What the newest steps were called with; put there by what finishes a step."""
-        self._episodes = EpisodeTracker()
-        self._sampled_episodes = EpisodeTracker(patience=_SAMPLED_PATIENCE)
+        self._episodes = EpisodeTracker(most_patience=MOST_PATIENCE)
+        self._sampled_episodes = EpisodeTracker(patience=_SAMPLED_PATIENCE, most_patience=MOST_PATIENCE)
+        self.warned = WarnedSteps()
         self._provisional: Event | None = None
         """Written while its verdict waits."""
         self._replays = 0
@@ -141,6 +143,8 @@ class IncidentReporter(ErrorEvents):
             self._awaits_origin = False
             for event in [e for kind in REPLAYED_KINDS for e in self._episodes.end(self._model, kind)]:
                 self._recorder.event(event)
+        if kinds:
+            findings = fold_nonfinite(findings, observation, episodes=self._episodes, model=self._model)
         judged = JudgedStep(
             observation.step,
             observation.loss,
@@ -181,7 +185,7 @@ class IncidentReporter(ErrorEvents):
     def _note_waiting(self, judged: JudgedStep[_Moment]) -> None:
         """Have the journal know of a jump whose verdict waits, unless an event of its kind is open."""
         finding = self._new_tasks.provisional()
-        if not self._episodes.has_open(self._model, finding.kind):
+        if self._episodes.running(self._model, finding.kind) is None:
             self._provisional, _ = self._event(finding, judged.context[0], judged.step, judged.context[1])
             self._recorder.event(self._provisional)
 
@@ -246,6 +250,7 @@ class IncidentReporter(ErrorEvents):
         time: float,
         *,
         stack: Sequence[RawFrame],
+        is_whole: bool = True,
     ) -> Verdict:
         """Write and log what the detectors of sampled numbers have found at a finished step.
 
@@ -254,32 +259,16 @@ class IncidentReporter(ErrorEvents):
             step: number of the step.
             time: UNIX seconds.
             stack: of the training loop, where something was found.
+            is_whole: whether all detectors have looked, so that what they have not found is not there.
         """
         if step == self._nonfinite_step:
-            # The event of the loss or of the gradients is about the same fault, and knows where it began.
+            # The event of the loss, the gradients or the parameters is about the same fault.
             findings = [finding for finding in findings if finding.kind != "nonfinite_activation"]
-        begun = self._track(self._sampled_episodes, findings, step, time, LateEvidence(stack))
+        late = LateEvidence(stack)
+        begun = self._track(self._sampled_episodes, findings, step, time, late, is_whole=is_whole)
         for event in begun:
             self._announce(event)
         return Verdict(kinds=frozenset(finding.kind for finding in findings), suspicion=suspicion_of(begun))
-
-    def tell_of_unseen_gradients(self, time: float, stack: Sequence[RawFrame]) -> None:
-        """Tell once that gradients are taken in a way that shows none of them.
-
-        Args:
-            time: UNIX seconds.
-            stack: of the training loop.
-        """
-        finding = Finding(
-            kind="data_gap",
-            severity="info",
-            subject="steps",
-            message="No step is recorded: torch.func takes the gradients, and what it returns cannot be seen",
-            value=None,
-            threshold=None,
-        )
-        with self.lock:
-            self.report_sampled([finding], 0, time, stack=stack)
 
     def _write(
         self, findings: list[Finding], step: int, time: float, evidence: StepEvidence | LateEvidence
@@ -288,7 +277,9 @@ class IncidentReporter(ErrorEvents):
         begun = self._track(self._episodes, findings, step, time, evidence)
         for event in begun:
             self._announce(event)
-        if any(finding.kind in ("nonfinite_loss", "nonfinite_gradient") for finding in findings):
+        running = [self._episodes.running(self._model, finding.kind) for finding in findings]
+        self.warned.note(step, findings, running)
+        if any(finding.kind in NONFINITE for finding in findings):
             self._nonfinite_step = step
         return begun
 
@@ -299,6 +290,8 @@ class IncidentReporter(ErrorEvents):
         step: int,
         time: float,
         evidence: StepEvidence | LateEvidence,
+        *,
+        is_whole: bool = True,
     ) -> list[Event]:
         """Write the events that begin, go on or end at a step; return those that begin."""
         begun: list[Event] = []
@@ -310,7 +303,8 @@ class IncidentReporter(ErrorEvents):
                 begun.append(self._replay_event(event, replay))
             return event
 
-        states = episodes.update(step, time, findings, model=self._model, make_event=make_event)
+        model = self._model
+        states = episodes.update(step, time, findings, model=model, make_event=make_event, is_whole=is_whole)
         states += [event for event in begun if event.kind == "replayed"]
         if isinstance(evidence, LateEvidence) and any(event.kind in REPLAYED_KINDS for event in begun):
             self._awaits_origin = True

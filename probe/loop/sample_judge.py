@@ -97,7 +97,9 @@ class SampleJudge:
             rate.note(step)
         if found := rate.again():
             self._note_stack(raw_stack(sys._getframe(1), limit=_STACK_FRAMES))
-            self._incidents.report_sampled(found, rate.newest, self._taken_at, stack=self._stack)
+            self._incidents.report_sampled(
+                found, rate.newest, self._taken_at, stack=self._stack, is_whole=False
+            )
 
     def take(self, measured: MeasuredStep, stack: Sequence[RawFrame] | None = None) -> Verdict:
         """Judge a finished step.

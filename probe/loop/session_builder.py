@@ -210,6 +210,7 @@ def _tracker_parts(
         )
     bank = SampledDetectorBank(config.sampled_thresholds, pause=give_way)
     incidents.forget_also.append(bank.anomaly_rate.clear)
+    bank.anomaly_rate.are_explained = incidents.warned.are_explained
     samples = SampleJudge(bank, incidents, recorder.processors.share)
     timing = VerdictTiming(config, model, schedule)
     writer, looks = StepWriter(model, recorder), LateParts(LOOKS, recorder.do_once)

@@ -8,7 +8,6 @@ at a point of a step is in its hook.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -23,6 +22,7 @@ from ..forensics.capture import RootCapture
 from ..guard import Guard
 from ..incidents.evidence import StepEvidence
 from ..incidents.failure_texts import is_out_of_memory
+from ..incidents.unseen_gradients import report_unseen_gradients
 from ..settings.levels import Settings
 from ..step.clipping import clip_open_step, note_clipping
 from ..step.open_step import LogValue
@@ -253,8 +253,7 @@ class StepTracker:
             self._transforms = None
         elif self._transforms >= _MOST_TRANSFORMS:
             self._transforms = None
-            stack = raw_stack(sys._getframe(2), limit=_STACK_FRAMES)
-            self._incidents.tell_of_unseen_gradients(time.time(), stack)
+            report_unseen_gradients(self._incidents, raw_stack(sys._getframe(2), limit=_STACK_FRAMES))
 
     def after_grad(self, outputs: Any, inputs: Any, gradients: Any) -> None:
         """They are there: what a backward is elsewhere."""

@@ -29,6 +29,8 @@ pytestmark = pytest.mark.usefixtures("one_thread", "nothing_switched_off")
 SCRIPTS = Path(__file__).with_name("scripts")
 SPIKES = (*range(50, 58), 90)
 """Steps whose loss, and gradients, are made a million times larger."""
+BURSTS = tuple(step for step in range(1000) if step % 15 < 4)
+"""Steps of many short events, none of which explains the others."""
 NINE = [
     *("total_steps", "anomaly_steps", "gradient_explosions", "gradient_vanishing", "loss_anomalies"),
     *("anomaly_rate", "loss_anomaly_rate", "gradient_explosion_rate", "gradient_vanishing_rate"),
@@ -320,8 +322,8 @@ def test_many_anomalies_are_one_warning_of_their_rate(
     loop = Loop()
     with loop.run as run:
         loop.train(60)
-        for _ in range(3):
-            loop.train(20, range(20), logs=True)
+        for _ in range(6):
+            loop.train(15, range(3), logs=True)
         assert run.get_debug_summary()["event_counts"]["high_anomaly_rate"] == 1
     capsys.readouterr()
     assert main(["events", str(spool / run.run), "--json"]) == 0
@@ -329,12 +331,23 @@ def test_many_anomalies_are_one_warning_of_their_rate(
     (found,) = [event for event in events if event["kind"] == "high_anomaly_rate"]
     assert found["severity"] == "warning" and found["evidence"]["threshold"] == 0.1
     assert 0.1 < found["evidence"]["value"] <= 0.5 and found["advice"]
+    explosions = [event for event in events if event["kind"] == "gradient_explosion"]
+    assert [event["count"] for event in explosions] == [3] * 6
+
+
+def test_one_event_that_lasts_is_no_high_rate() -> None:
+    loop = Loop()
+    with loop.run as run:
+        loop.train(60)
+        loop.train(60, range(30), logs=True)
+        counts = run.get_debug_summary()["event_counts"]
+    assert counts["gradient_explosion"] == 1 and "high_anomaly_rate" not in counts
 
 
 def test_high_anomaly_rate_begins_anew_after_clearing() -> None:
     loop = Loop()
     with loop.run as run:
-        loop.train(80, range(50, 80), logs=True)
+        loop.train(100, BURSTS[12:], logs=True)
         assert "high_anomaly_rate" in run.get_debug_summary()["event_counts"]
         run.clear(report=False)
         loop.train(80, logs=True)
@@ -349,7 +362,7 @@ def test_high_anomaly_rate_is_found_where_steps_are_judged_after_their_samples(
     loop = Loop()
     with loop.run as run:
         quiet = 3 * MOST_WAITING
-        loop.train(quiet + MOST_WAITING - 8, range(quiet + 1, 10**4), logs=True)
+        loop.train(quiet + MOST_WAITING - 8, BURSTS[20:], logs=True)
         assert run.get_debug_summary()["event_counts"]["high_anomaly_rate"] == 1
 
 
@@ -362,7 +375,7 @@ def test_high_anomaly_rate_is_told_once_while_steps_wait_to_be_judged(
     loop = Loop()
     with loop.run as run:
         loop.train(60)
-        loop.train(8, range(8), logs=True)
+        loop.train(40, BURSTS, logs=True)
         assert run.get_debug_summary()["event_counts"]["high_anomaly_rate"] == 1
-        loop.train(then, range(then), logs=True)
+        loop.train(then, BURSTS, logs=True)
         assert run.get_debug_summary()["event_counts"]["high_anomaly_rate"] == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -143,6 +144,50 @@ def test_episode_ends_after_a_longer_gap_and_the_next_is_another() -> None:
     assert len({event.id for event in events}) == 2
 
 
+@pytest.mark.parametrize(
+    ("bad", "severity", "begins"),
+    [
+        ([range(5, 65), range(100, 110)], "warning", [5]),
+        ([range(5, 65), range(130, 140)], "warning", [5, 130]),
+        ([range(5, 505), range(640, 650)], "warning", [5, 640]),
+        ([range(5, 65), range(100, 110)], "critical", [5, 100]),
+        ([range(5, 15), range(40, 50)], "warning", [5, 40]),
+    ],
+    ids=["pauses", "is away for longer", "for longer than any", "critical", "short"],
+)
+def test_warning_that_lasts_is_allowed_as_long_a_pause(
+    bad: list[range], severity: Any, begins: list[int]
+) -> None:
+    tracker, written = EpisodeTracker(patience=10, most_patience=8), list[Event]()
+    for step in range(700):
+        found = [replace(finding(), severity=severity)] if any(step in steps for steps in bad) else []
+        written += tracker.update(step, 0.0, found, model="net", make_event=maker(step))
+    assert list(dict.fromkeys(event.step for event in written)) == begins
+    assert written[-1].count == sum(map(len, bad)) or len(begins) == 2
+
+
+def test_other_subject_after_the_patience_is_another_fault() -> None:
+    tracker, written = EpisodeTracker(patience=10, most_patience=8), list[Event]()
+    subjects = ["first"] * 40 + [""] * 5 + ["second"] * 5 + [""] * 15 + ["second"] * 5
+    for step, subject in enumerate(subjects):
+        found = [finding(subject=subject)] if subject else []
+        written += tracker.update(step, 0.0, found, model="net", make_event=maker(step))
+    assert [(event.step, event.count) for event in written if event.ended] == [(0, 45)]
+    assert written[-1].step == 65
+
+
+def test_kinds_that_were_not_judged_are_not_quiet() -> None:
+    tracker = EpisodeTracker(patience=3)
+    for step in range(40):
+        kinds = ["loss_spike"] if step % 10 else ["loss_spike", "dead_units"]
+        found = [finding(kind) for kind in kinds]
+        tracker.update(step, 0.0, found, model="net", make_event=maker(step), is_whole=step % 10 == 0)
+    assert sorted((event.kind, event.count) for event in tracker.close(40, 0.0)) == [
+        ("dead_units", 4),
+        ("loss_spike", 40),
+    ]
+
+
 def test_episode_end_is_written_when_the_patience_is_over() -> None:
     tracker = EpisodeTracker(patience=10)
     assert [e.ended for e in feed(tracker, range(16), {5})] == [False]
@@ -224,12 +269,15 @@ def test_pathological_number_of_models_is_bounded() -> None:
         max_size=14,
     ),
     most=st.integers(1, 3),
+    longest=st.integers(1, 4),
 )
 def test_quiet_steps_are_passed_together_as_one_by_one(
-    pieces: list[tuple[list[str], int, int, str]], most: int
+    pieces: list[tuple[list[str], int, int, str]], most: int, longest: int
 ) -> None:
     """Each piece: what one step has, then so many quiet ones, the first of them so much later, of a model."""
-    together, single = (EpisodeTracker(patience=5, max_events_per_kind=most) for _ in range(2))
+    together, single = (
+        EpisodeTracker(patience=2, most_patience=longest, max_events_per_kind=most) for _ in range(2)
+    )
     written: tuple[list[Event], list[Event]] = ([], [])
     step = 0
     for kinds, quiet, later, model in pieces:
@@ -254,7 +302,7 @@ def test_quiet_steps_are_passed_together_as_one_by_one(
     assert together.close(step, 0.0) == single.close(step, 0.0)
 
 
-@pytest.mark.parametrize("option", ["patience", "max_events_per_kind"])
+@pytest.mark.parametrize("option", ["patience", "most_patience", "max_events_per_kind"])
 def test_tracker_options_below_one_are_refused(option: str) -> None:
     with pytest.raises(ValueError, match=f"{option}=0"):
         EpisodeTracker(**{option: 0})

@@ -44,7 +44,7 @@ def judged() -> tuple[SampleJudge, list[Sequence[RawFrame]]]:
     rate = SimpleNamespace(unjudged_from=None, newest=3, note=lambda step: None, again=lambda: [FOUND])
     bank = SimpleNamespace(anomaly_rate=rate, has_news=False, observe=lambda sample: [FOUND])
 
-    def report(findings: Any, step: int, time: float, *, stack: Sequence[RawFrame]) -> Any:
+    def report(findings: Any, step: int, time: float, *, stack: Sequence[RawFrame], **how: Any) -> Any:
         stacks.append(stack)
         return NOTHING_FOUND
 
