@@ -5,6 +5,7 @@
 # make ray   the recipe for Ray Train on a local cluster, with the real package (two to four minutes)
 # make replicas   the store on replicated tables of ClickHouse, with a real ZooKeeper (Java; ten minutes)
 # make dialect   the store's statements on today's ClickHouse, embedded in chdb (a gigabyte to install)
+# make sentences   every sentence that users may read, with its place
 # make capabilities   the tests that show the rows of docs/capabilities.md, and how many rows hold
 # make faults   the tests that take too long for make test: faults and odd input by the thousand
 # make soak   faults at random for half an hour, and what memory and descriptors do; SOAK_MINUTES=
@@ -31,7 +32,7 @@ KEEPER_PACKAGES := libzookeeper-java default-jre-headless
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((n < 3 ? n + 1 : 4)))
 KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h hot.h hot_state.h hot_finish.h hot_forward.h hot_backward.h hot_gradients.h hot_ring.h hot_phases.h hot_updates.h hot_late.h calls.h call_columns.h compile.py)
 
-.PHONY: demo test trackers_row others_row fresh collected lint js trackers ray replicas dialect promtool capabilities faults soak detection packages browser clickhouse compiler node clean
+.PHONY: demo test trackers_row others_row fresh collected lint sentences js trackers ray replicas dialect promtool capabilities faults soak detection packages browser clickhouse compiler node clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -59,6 +60,9 @@ fresh: compiler $(VENV)/.dev
 # Each worker imports all tests: what one process has compiled before, they read.
 collected: $(VENV)/.dev
 	@said=$$($(BIN)/python -m pytest --collect-only -qq -n0 2>&1) || { echo "$$said" | tail -n 60; exit 1; }
+
+sentences:
+	@$(PYTHON) tests/sentences.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -62,7 +62,7 @@
     ns.setAttribute(button, "aria-pressed", String(!ns.view.paused));
     ns.setAttribute(button, "data-paused", String(ns.view.paused));
     ns.setAttribute(button, "data-state", isHeld ? "paused" : state);
-    const clock = isAhead ? "The clock of the training's machine is ahead of this one's." : "";
+    const clock = isAhead ? "The training machine's clock is ahead of this one." : "";
     const at = newest === null ? "" : "Newest step: " + new Date(newest * 1000).toLocaleString();
     const lost = status && status.lost ? `${ns.count(status.lost)} records could not be written and are lost` : "";
     ns.setAttribute(button, "data-lost", String(Boolean(lost)));
@@ -110,7 +110,7 @@
   function drawNoStep(header) {
     const isEmpty = header.newestStep === null && header.eventEnd === null;
     const isOver = header.state in STATES && header.state !== "silent";
-    const begun = "This run has begun. Its charts appear with the first step: the first update of an optimizer.";
+    const begun = "This run has started. Charts appear with its first step (the first optimizer update).";
     const text = isOver ? "This run ended before its first step." : isOff() ? offText() : begun;
     ns.setText(ns.byId("no-step"), text);
     ns.byId("no-step").hidden = !isEmpty;

@@ -113,7 +113,7 @@
     ns.setAttribute(parts.star, "aria-label", `Keep ${ns.runLabel(data)}`);
     const why = ns.mayChange() ? "" : ns.VIEW_ONLY;
     parts.star.disabled = parts.note.disabled = why !== "";
-    ns.setTitle(parts.star, why || (data.starred ? "Kept: nothing deletes it. Take the star off" : "Star: keep this run"));
+    ns.setTitle(parts.star, why || (data.starred ? "Starred: never deleted. Remove the star" : "Star this run to keep it"));
     const isLive = data.state === "running";
     ns.setAttribute(parts.state, "data-state", ICONS[data.state] || data.state);
     ns.setText(parts.word, isLive ? ns.RUN_STATES.running : `${ns.RUN_STATES[data.state] || data.state} ${ago(data.written)}`);

@@ -63,7 +63,7 @@
       if (entry.folded) {
         const fold = ns.make("button", "ns-fold", `${entry.isOpen ? "\u25be" : "\u25b8"} ${ns.count(entry.folded)} more`);
         fold.tabIndex = -1;
-        ns.setTitle(fold, "What followed from it");
+        ns.setTitle(fold, "Consequences");
         fold.onclick = (event) => { event.stopPropagation(); toggle(row.id); };
         element.append(ns.make("span", "ns-cell-text", value), fold);
       } else element.append(ns.make("span", "ns-cell-text", value));
@@ -104,7 +104,7 @@
     rows.replaceChildren(...entries.map((entry, at) => line(entry, first + at)));
     if (!listed.length) {
       const isEmpty = !ns.eventRows().length;
-      rows.append(ns.make("p", "ns-none", isEmpty ? "No events: nothing out of the ordinary so far." : "No event fits the search and the chips."));
+      rows.append(ns.make("p", "ns-none", isEmpty ? "No events so far." : "No event matches the search and filters."));
     }
     if (hadFocus) rows.querySelector("[tabindex='0']")?.focus({ preventScroll: true });
   }

@@ -7,7 +7,7 @@
   const SETTLE_MS = 150; // the crosshair rests so long before its step is asked for
   const LEAST_MS = 2000; // between two askings of a run that goes on
   const FILL_ALPHA = 0.42, CHOSEN_ALPHA = 0.8;
-  const NONE = "No times yet. Level advanced measures them every 20 steps; a profile of the next steps has them, too.";
+  const NONE = "No times yet. Level `advanced` measures them every 20 steps; a profile of the next steps has them too.";
   /** @type {ModuleTimes | null} */
   let shown = null;
   /** @type {number | null} */

@@ -31,7 +31,7 @@
     try {
       window.localStorage.setItem(STORED, JSON.stringify(views));
     } catch {
-      say("This browser does not keep it: it holds until the page is closed.");
+      say("This browser cannot store it: it lasts until the page is closed.");
     }
     draw();
   }
@@ -59,10 +59,10 @@
     if (!text) return say("Give it a name.");
     const query = new URLSearchParams(window.location.search);
     if (!isOfRun.checked) for (const part of OF_RUN) query.delete(part);
-    if (String(query).length > MOST_QUERY) return say("This address is too long to be kept.");
+    if (String(query).length > MOST_QUERY) return say("This address is too long to save.");
     const others = views.filter((each) => each.name !== text);
     if (others.length >= MOST) return say(`At most ${MOST} views are kept: delete one first.`);
-    say(others.length < views.length ? "Saved in place of the one of that name." : "Saved.");
+    say(others.length < views.length ? "Replaced the view of that name." : "Saved.");
     views = [{ name: text, query: String(query) }, ...others];
     name.value = "";
     keep();
@@ -72,7 +72,7 @@
     renamed = null;
     const isTaken = views.some((each) => each !== view && each.name === text);
     if (text && text !== view.name) {
-      if (isTaken) say("Another view has that name.");
+      if (isTaken) say("Another view already has that name.");
       else views = views.map((each) => (each === view ? { ...view, name: text } : each));
     }
     keep();
@@ -162,7 +162,7 @@
     });
     Object.assign(isOfRun, { type: "checkbox", checked: true });
     const label = ns.make("label", "ns-views-run");
-    label.append(isOfRun, " with its run; without it, the view applies to the run that is shown");
+    label.append(isOfRun, " including its run; otherwise the view applies to the run shown");
     ns.byId("views-place").append(name, label);
   }
 

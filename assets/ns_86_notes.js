@@ -56,7 +56,7 @@
     if (document.querySelector("dialog[open]")) return;
     const step = ns.crosshair() ?? ns.newestStep;
     if (!ns.mayChange()) return tell(ns.VIEW_ONLY);
-    if (ns.view.run === null || step === null) return tell("A note stands at a step: this run has none yet.");
+    if (ns.view.run === null || step === null) return tell("A note belongs to a step, and this run has none yet.");
     open({ step });
   };
   ns.editNote = (id) => {

@@ -31,7 +31,7 @@
     if (ns.notifies()) return keep(false);
     if (!("Notification" in window)) return ns.tell("This browser has no notifications.");
     const said = await window.Notification.requestPermission();
-    if (said !== "granted") ns.tell("The browser does not allow notifications of this page; its settings of the site can change that.");
+    if (said !== "granted") ns.tell("The browser blocks notifications from this page; its site settings can change that.");
     return keep(said === "granted");
   }
 

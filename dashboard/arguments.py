@@ -105,7 +105,7 @@ def _add_quickstart(commands: Commands) -> None:
     quickstart = _add_command(
         commands,
         "quickstart",
-        "train for some seconds with something wrong, and say what was found",
+        "run a short training with a known fault and show what is found",
         "autograd: a NaN that begins in the backward; gradient: gradients that vanish, and explode later; "
         "memory: a list that keeps graphs; training: nothing is wrong; comprehensive: one after the other.",
     )
@@ -121,8 +121,8 @@ def _add_run(commands: Commands) -> None:
     run = _add_command(
         commands,
         "run",
-        "run a training script unchanged, and record it",
-        "Output, exit code and signals are the script's own; what stands behind its name are its arguments.",
+        "record an unmodified training script",
+        "Everything after the script's name is passed to it; output, exit code and signals are unchanged.",
         allow_abbrev=False,
         usage="dashboard run [OPTIONS] script.py [ARGS]\n       dashboard run [OPTIONS] -m MODULE [ARGS]",
     )
@@ -164,7 +164,7 @@ def _add_diff(commands: Commands) -> None:
     diff = _add_command(
         commands,
         "diff",
-        "say at which step and layer two runs first part",
+        "find the first step and layer at which two runs differ",
         "Reads their journals; needs no running server. Exit code 0: equal in all that both have recorded; "
         "1: not; 2: they cannot be compared.",
     )
@@ -310,7 +310,7 @@ def _add_replay(commands: Commands) -> None:
     replay = _add_command(
         commands,
         "replay",
-        "run the step of a bundle again, and say where it went wrong",
+        "run a bundle's step again and show where it went wrong",
         "Exit code 0: it came again; 1: it did not, for the reason that is printed; 2: it cannot be run.",
     )
     replay.add_argument(
@@ -332,7 +332,7 @@ def _add_resume(commands: Commands) -> None:
     resume = _add_command(
         commands,
         "resume",
-        "let a training go on that a watchpoint has paused",
+        "resume a training that a watchpoint has paused",
         "The training has to run on this machine; no server is needed.",
     )
     _add_target(resume)
@@ -359,7 +359,7 @@ def _add_doctor(commands: Commands) -> None:
     doctor = _add_command(
         commands,
         "doctor",
-        "say what works on this machine, what does not, and why",
+        "check what works on this machine, and why not",
         "Exit code 1 where something is missing without which nothing can be recorded or served.",
     )
     doctor.add_argument("--json", action="store_true", help="one JSON object")
@@ -422,13 +422,13 @@ def _address(text: str) -> str:
 
 def _step(text: str) -> int:
     if not (text.isdecimal() and int(text) < 2**53):
-        raise argparse.ArgumentTypeError(f"{text} is no step; give a whole number from 0 to {2**53 - 1}")
+        raise argparse.ArgumentTypeError(f"{text} is not a step; give a whole number from 0 to {2**53 - 1}")
     return int(text)
 
 
 def _port(text: str) -> int:
     if not (text.isdecimal() and int(text) <= 65535):
-        raise argparse.ArgumentTypeError(f"{text} is no port; give a number from 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text} is not a port; give a number from 0 to 65535")
     return int(text)
 
 
@@ -439,7 +439,7 @@ def _tolerance(text: str) -> float:
         value = -1.0
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(
-            f"{text} is no tolerance; give a number from 0 to below 1, such as 1e-6"
+            f"{text} is not a tolerance; give a number from 0 to below 1, such as 1e-6"
         )
     return value
 
@@ -455,5 +455,5 @@ def _age(text: str) -> float:
 
 def _count(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text} is no count; give a whole number")
+        raise argparse.ArgumentTypeError(f"{text} is not a count; give a whole number")
     return int(text)

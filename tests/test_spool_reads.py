@@ -104,5 +104,5 @@ def test_what_is_no_ordinary_file_is_refused_at_once(kind: str, flags: int, tmp_
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(NotOrdinaryError) as caught, ordinary_file(path, flags=flags):
         pass
-    assert caught.value.strerror == ("it is a link" if "link" in kind else "it is no ordinary file")
+    assert caught.value.strerror == ("it is a link" if "link" in kind else "it is not a regular file")
     assert len(os.listdir("/proc/self/fd")) == before

@@ -26,7 +26,7 @@ def header_of(data: bytes) -> tuple[dict[str, Any], int]:
     start = len(MAGIC) + PREFIX.size
     payload = data[start : start + length]
     if data[: len(MAGIC)] != MAGIC or zlib.crc32(payload) != checksum:
-        raise ValueError("no header")
+        raise ValueError("not a header")
     return msgspec.msgpack.decode(payload), start + length
 
 

@@ -57,7 +57,7 @@ def age_seconds(text: str) -> float:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
     if found is None:
-        raise ValueError(f"{text!r} is no age; give a number with s, m, h, d or w, such as 14d")
+        raise ValueError(f"{text!r} is not an age; give a number with s, m, h, d or w, such as 14d")
     return float(found[1]) * _UNITS_S[found[2]]
 
 
@@ -100,9 +100,9 @@ def clean(
     doomed = []
     for one in chosen:
         if one.is_running:
-            notice(f"{one.run} is still written, by its training or by the helper beside it: it stays.")
+            notice(f"{one.run} is still being written by its training or helper, so it is kept.")
         elif one.is_kept and not targets:
-            notice(f"{one.run} is starred: it stays unless it is named.")
+            notice(f"{one.run} is starred, so it is kept unless it is named.")
         else:
             doomed.append(one)
     if not doomed:
@@ -143,7 +143,7 @@ def _delete_folder(one: Candidate, notice: Callable[[str], None]) -> bool:
     if one.folder is None:
         return True
     if is_written(one.folder):
-        notice(f"{one.run} has begun to be written again: it stays.")
+        notice(f"{one.run} is being written again, so it is kept.")
         return False
     try:
         remove_run_folder(one.folder)

@@ -132,7 +132,7 @@ class _Demo:
         if self._interrupted.is_set():
             return
         if code != 0:
-            self.failure = f"The demo's training failed with exit code {code}; its own message stands above."
+            self.failure = f"The demo's training failed with exit code {code}; its message is above."
         if not self._options.ends_by_itself:
             outcome = "has failed" if code else "has ended"
             self._notice(f"the training {outcome}; the page stays up until Ctrl-C.")

@@ -120,7 +120,7 @@ def _called(run: RunFolder) -> str:
 def _table(facts: Facts) -> Iterator[str]:
     same = ", ".join(f"{count} of {group.lower()}" for group, count in facts.equal.items())
     if not facts.differing:
-        yield "They were started alike."
+        yield "Both were started with the same settings."
         return
     yield ""
     rows = [

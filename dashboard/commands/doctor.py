@@ -91,5 +91,5 @@ def what_to_do(found: Sequence[Finding]) -> str:
         return f"To do: {printable(first.name)}: {printable(first.advice or first.found)}{more}"
     if limited:
         names = ", ".join(dict.fromkeys(printable(finding.name) for finding in limited))
-        return f"Nothing has to be done. What is limited, and why, stands above: {names}."
-    return "Nothing has to be done: `dashboard serve`, and `probe.watch(model)` in the training."
+        return f"Nothing to do. What is limited, and why, is listed above: {names}."
+    return "Nothing to do: `dashboard serve`, and `probe.watch(model)` in the training."

@@ -58,7 +58,7 @@ def _train(scenario: str, spool: Path) -> Path:
     command = [sys.executable, *script_arguments("quickstart_train.py"), scenario]
     code = subprocess.run(command, env=environment, check=False).returncode
     if code != 0:
-        raise DashboardError(f"The training failed with exit code {code}; its own message stands above.")
+        raise DashboardError(f"The training failed with exit code {code}; its message is above.")
     if not (spool / run).is_dir():
         raise DashboardError(
             f"Nothing was recorded in {spool}: is recording switched off, by NANSCOPE_OFF or NANSCOPE_LEVEL?"
@@ -77,7 +77,7 @@ def _found_lines(scenario: str, folder: Path) -> Iterator[str]:
         yield from table_lines(anomalies)
         yield from _advice_lines(anomalies)
     else:
-        yield "    nothing at warning or above was found"
+        yield "    no warnings"
     yield ""
 
 

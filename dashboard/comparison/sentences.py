@@ -17,11 +17,11 @@ def headline(parting: Parting) -> str:
     count = parting.compared.count
     if parting.step is not None:
         are = "is" if parting.equal == 1 else "are"
-        before = f"{parting.equal:,} step{_s(parting.equal)} before it {are} equal"
-        before = before if parting.equal else "no step before it is equal"
-        return f"They part at step {parting.step:,}; {before}."
+        before = f"; the {parting.equal:,} step{_s(parting.equal)} before it {are} equal"
+        before = before if parting.equal else ", the first one"
+        return f"They differ from step {parting.step:,}{before}."
     if not count:
-        return "They have no step in common that could be compared."
+        return "They have no comparable step in common."
     steps = f"in all {count:,} steps that both have" if count > 1 else "in the one step that both have"
     but = " but for their settings" if parting.settings else ""
     return f"They are equal {steps}{but}."

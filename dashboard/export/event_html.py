@@ -25,12 +25,12 @@ def event_html(event: Event, *, started: float | None, stacks: bool = True) -> s
     shown = facts.stacks(event) if stacks else ()
     sections = (
         ("Where", _facts(facts.place(event)) + _affected(event)),
-        ("What moved first", _moves(event)),
+        ("What changed before", _moves(event)),
         ("Evidence", _evidence(event)),
         ("Tensors", _tensors(event)),
         ("Data", _data(event)),
         ("What to try", _advice(event)),
-        ("Make the step again", _reproduction(event)),
+        ("Run the step again", _reproduction(event)),
         ("Stack traces", "".join(map(_stack, shown))),
     )
     body = "".join(

@@ -60,7 +60,7 @@ def remove_runs(store: Store, wanted: Sequence[str], *, spool: Path | None = Non
     states = {run.run: run_state(run) for run in store.runs()}
     refused = {}
     for run in wanted:
-        reason = "it is still written" if states.get(run) == "running" else _remove_folder(spool, run)
+        reason = "it is still being written" if states.get(run) == "running" else _remove_folder(spool, run)
         if reason:
             refused[run] = reason
         else:
@@ -105,7 +105,7 @@ def _remove_folder(spool: Path | None, run: str) -> str:
     if folder is None:
         return ""
     if is_written(folder):
-        return "it is still written"
+        return "it is still being written"
     try:
         remove_run_folder(folder)
     except OSError as error:

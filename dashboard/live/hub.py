@@ -197,7 +197,7 @@ class _Client:
         except WebSocketDisconnect:
             pass
         except (msgspec.MsgspecError, UnicodeError, RecursionError, KeyError) as error:
-            _log.warning("page sent what is no message of ours: %s", error)
+            _log.warning("the page sent an unknown message: %s", error)
             with contextlib.suppress(RuntimeError):
                 await self._websocket.close(code=1008)
         finally:

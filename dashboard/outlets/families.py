@@ -257,11 +257,11 @@ def _of_collector(status: CollectorStatus) -> list[Family]:
 
 def _of_outlets(outlets: Sequence[OutletStatus]) -> list[Family]:
     sent = Family("nanscope.outlet.sent", "counter", "", "Requests that the other side has taken.")
-    failed = Family("nanscope.outlet.failed", "counter", "", "Requests that were given up.")
+    failed = Family("nanscope.outlet.failed", "counter", "", "Requests that were abandoned.")
     dropped = Family(
         "nanscope.outlet.dropped", "counter", "", "Events that were never sent: too many waited."
     )
-    waiting = Family("nanscope.outlet.waiting", "gauge", "", "Events that wait to be sent.")
+    waiting = Family("nanscope.outlet.waiting", "gauge", "", "Events waiting to be sent.")
     for outlet in outlets:
         sent.add(outlet.sent, outlet=outlet.name)
         failed.add(outlet.failed, outlet=outlet.name)

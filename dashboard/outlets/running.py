@@ -67,8 +67,8 @@ class RunningOutlets:
     def notices(self) -> list[str]:
         """A line for the page about each outlet whose newest request failed."""
         return [
-            f"Outlet {status.name}: {status.problem}. Events that wait: {status.waiting:,}; "
-            f"requests that were given up: {status.failed:,}."
+            f"Outlet {status.name}: {status.problem}. {status.waiting:,} events waiting, "
+            f"{status.failed:,} requests abandoned."
             for status in self.statuses()
             if status.problem is not None
         ]

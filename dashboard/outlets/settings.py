@@ -173,7 +173,7 @@ class _LookUp:
             plain = name.replace("-", "").replace("_", "")
             is_header = plain.isascii() and plain.isalnum() and value.isascii() and value.isprintable()
             if not is_header or name.lower() in _OWN:
-                raise self._error("otlp", f"{name!r} is no header that can be set")
+                raise self._error("otlp", f"{name!r} is not a header that can be set")
         url = self._url("otlp", place).rstrip("/")
         return Target(url=url, headers=headers, timeout_s=place.timeout_s, attempts=place.attempts)
 

@@ -15,7 +15,7 @@ class OutletStatus:
     sent: int = 0
     """Requests that were taken."""
     failed: int = 0
-    """Requests that were given up."""
+    """Requests that were abandoned."""
     dropped: int = 0
     """Events that were never sent, as too many waited."""
     waiting: int = 0

@@ -92,7 +92,7 @@ def _progress() -> Component:
         id="progress",
         className="ns-progress",
         hidden=True,
-        title="What the training tells of its length; the time left is that of recent steps",
+        title="As the training reports its length; the time left assumes the pace of recent steps",
     )
 
 

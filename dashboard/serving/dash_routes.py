@@ -134,7 +134,7 @@ def check_call(body: Any, callbacks: Mapping[str, Mapping[str, Any]]) -> None:
     try:
         call = msgspec.convert(body, _Call)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise BadCallError(f"this is no callback: {error}") from error
+        raise BadCallError(f"this is not a callback: {error}") from error
     declared = callbacks.get(call.output)
     if declared is None or "callback" not in declared:
         raise BadCallError("the page has no callback with this output")
@@ -143,7 +143,7 @@ def check_call(body: Any, callbacks: Mapping[str, Mapping[str, Any]]) -> None:
     _check_elements("state", call.state, declared["state"])
     known = [(one["id"], one["property"]) for one in declared["inputs"]]
     if not all(any(_is_of(name, *one) for one in known) for name in call.changed):
-        raise BadCallError("changedPropIds: names what is no input of the callback")
+        raise BadCallError("changedPropIds: names something that is not an input of the callback")
 
 
 def _check_outputs(given: _Element | list[_Element], declared: Any) -> None:

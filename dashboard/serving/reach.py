@@ -109,7 +109,8 @@ def first_certificate(path: Path) -> str:
 def _without_tls(host: str, port: int) -> str:
     port = port or 8050
     return (
-        f"--host {host} is no loopback address: other machines could read the token on its way. Use one of\n"
+        f"--host {host} is not a loopback address: other machines could read the token in "
+        "transit. Use one of\n"
         f"  {tunnel_command(port)}\n"
         f"    on the machine with the browser, and here `dashboard serve` as it is: then http://127.0.0.1:{port}/\n"
         f"  dashboard serve --host {host} --port {port} --tls-cert CERTIFICATE.pem --tls-key KEY.pem\n"

@@ -155,6 +155,6 @@ class EventCalls:
         found = severity_of(severity)
         if found is None:
             allowed = "info, warning and critical"
-            told = f"there is no severity {severity!r:.100}, only {allowed}; info is taken"
+            told = f"severity {severity!r:.100} does not exist; choose from {allowed}. Recorded as info"
             self._complain(f"severity {severity!r:.100}", told)
         return found or "info"

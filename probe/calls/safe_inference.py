@@ -238,14 +238,14 @@ class _Call:
         """Check values; returns them, mended where the policy says so."""
         checked, found = apply_policy(policy, named)
         if found:
-            message = f"{side.capitalize()} policy broken in safe_inference: {describe_violations(found)}"
+            message = f"{side.capitalize()} policy violated in safe_inference: {describe_violations(found)}"
             lasting = lasting_violations(policy, found)
             worst, is_mended = (lasting or found)[0], policy.action == "recover" and not lasting
             finding = Finding(
                 kind="recovery" if is_mended else kind_of(worst, side),
                 severity="critical" if lasting else "warning",
                 subject=side if is_mended else f"policy: {worst.name}",
-                message=message + (": mended copies take their place" if is_mended else ""),
+                message=message + (": repaired copies take their place" if is_mended else ""),
                 value=worst.value,
                 threshold=worst.threshold,
             )

@@ -63,4 +63,4 @@ def _folder_of(run: Probe | str | Path) -> Path:
     for folder in (named, Path(run).expanduser()):
         if folder is not None and folder.is_dir() and list_writers(folder):
             return folder
-    raise ValueError(f"show(): there is no run {str(run)!r} in {default_spool()}, and no such folder of one")
+    raise ValueError(f"show(): there is no run {str(run)!r} in {default_spool()}, and no such folder")

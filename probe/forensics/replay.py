@@ -217,7 +217,7 @@ def _failed(fidelity: Fidelity, error: Exception | None) -> _Outcome:
 def _compare(
     step: StepReplay, gradients: Mapping[str, Tensor | None], *, is_reduced: bool
 ) -> tuple[Fidelity, str]:
-    """Make the step again; return how close it came, and in words what differs from the real one."""
+    """Run the step again; return how close it came, and in words what differs from the real one."""
     replayed = step.scan()
     fidelity = compare_gradients(gradients, replayed)
     if step.is_by_the_compiler:
@@ -240,7 +240,7 @@ def _are_finite(gradients: Mapping[str, Tensor | None]) -> bool:
 
 
 def _by_lines(step: StepReplay, gradients: Mapping[str, Tensor | None]) -> Fidelity:
-    """Make the step again with the script's own lines for its loss."""
+    """Run the step again with the script's own lines for its loss."""
     # They may raise anything at all.
     fidelity, _ = outcome_of(lambda: compare_gradients(gradients, step.scan_by_lines()))
     return fidelity or "could not reproduce"

@@ -97,7 +97,7 @@ def _part_of(frame: FrameType, offset: int) -> str:
     if is_installed(code.co_filename):
         return ""
     if code.co_name == "forward" and isinstance(owner, nn.Module) and not _names_a_loss(type(owner).__name__):
-        return f"the forward of {type(owner).__name__}, which is no part of the watched model"
+        return f"the forward of {type(owner).__name__}, which is not part of the watched model"
     called = operation_at(code, offset)
     is_loss = _names_a_loss(code.co_name) or _names_a_loss(called)
     return LOSS if is_loss else ""

@@ -136,7 +136,7 @@ class ControlWatch:
                 raise ValueError("the training is paused already")
             if not isinstance(request, AddWatchpoint) and self._tracker.asked_settings.level == "off":
                 # It would wait for a step that is followed, perhaps for ever.
-                raise ValueError("at level off no step is followed: set another level first")
+                raise ValueError("level `off` records no steps: set another level first")
             options = self._options(request)
             rules.add_watchpoint(options)
             if isinstance(request, AddWatchpoint):
@@ -177,7 +177,7 @@ class ControlWatch:
         who = f"{ask.caller} over {_WHO[ask.source]}" if ask.caller else _WHO[ask.source]
         came = "Accepted." if error is None else f"Refused: {error}"
         subject = text.partition(" ")[0]
-        message = f"Asked for by {who}: {text[:_SHOWN]}\n{came}"
+        message = f"Requested by {who}: {text[:_SHOWN]}\n{came}"
         return self._note(subject, message, kind="control", is_own=True)
 
     def _options(self, request: AddWatchpoint | WriteBundle | Pause | KeepSnapshot) -> WatchpointOptions:

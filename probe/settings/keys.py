@@ -47,7 +47,7 @@ def read_private(path: Path) -> bytes:
         if found.st_mode & 0o077:
             raise ValueError(f"{path} can be read by others; chmod 600 {path}")
         if found.st_size > MOST_BYTES:
-            raise ValueError(f"{path} is no file of keys: it has {found.st_size} bytes")
+            raise ValueError(f"{path} is not a key file: it has {found.st_size} bytes")
         return path.read_bytes()
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -74,9 +74,7 @@ def read_client_keys(path: Path) -> ClientKeys:
         keys = msgspec.json.decode(data, type=ClientKeys)
         bytes.fromhex(keys.ingest)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no file of keys of `dashboard keygen`: {error}") from error
+        raise ValueError(f"{path} is not a key file of `dashboard keygen`: {error}") from error
     if not (is_key(keys.public) and is_key(keys.secret) and is_key(keys.server)):
-        raise ValueError(
-            f"{path} is no file of keys of `dashboard keygen`: a key is not 40 characters of z85"
-        )
+        raise ValueError(f"{path} is not a key file of `dashboard keygen`: a key is not 40 characters of z85")
     return keys

@@ -312,7 +312,7 @@ def check_features(periods: object) -> None:
         raise ValueError(f'features={periods!r} must be a mapping such as {{"activations": 20}}')
     for name, period in periods.items():
         if name not in FEATURES:
-            raise ValueError(f"features[{name!r}] is no feature; choose from {', '.join(FEATURES)}")
+            raise ValueError(f"features[{name!r}] is not a feature; choose from {', '.join(FEATURES)}")
         _check_period(name, period)
 
 

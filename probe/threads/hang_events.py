@@ -30,7 +30,7 @@ ADVICE: Final[Mapping[State, tuple[str, ...]]] = {
     ),
     "stopped": (
         "A signal has stopped the process (Ctrl-Z, SIGSTOP, SIGTTIN of a job in the background that reads "
-        "the terminal, or a scheduler that suspends jobs). It loses nothing: `kill -CONT` lets it go on.",
+        "the terminal, or a scheduler that suspends jobs). It loses nothing: `kill -CONT` continues it.",
         "In a distributed run the other ranks wait meanwhile, until their collectives time out.",
     ),
 }

@@ -67,4 +67,4 @@ def check_folder(folder: Path) -> None:
     except OSError as error:
         raise BundleError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise BundleError(f"{path} is no bundle's description: {error}") from error
+        raise BundleError(f"{path} is not a bundle's description: {error}") from error

@@ -55,5 +55,5 @@ def read_event_json(fields: Mapping[str, Any]) -> Event:
             {name: fields[name] for name in fields if name not in ("v", "evidence")}, Event
         )
     except (msgspec.ValidationError, KeyError, TypeError, ValueError) as error:
-        raise WireError(f"this is no event: {error}") from error
+        raise WireError(f"this is not an event: {error}") from error
     return msgspec.structs.replace(event, evidence=numbers)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-MOVED: Final = "What moved, the first last: "
+MOVED: Final = "What changed before (newest first): "
 """Then what left its usual range, the newest first, with `EARLIER` between."""
 EARLIER: Final = " <- "
 BUNDLE: Final = "Bundle for dashboard replay: "

@@ -48,7 +48,7 @@ def ordinary_file(path: Path, *, most_bytes: int | None = None, flags: int = os.
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise NotOrdinaryError(errno.EINVAL, "it is no ordinary file", str(path))
+            raise NotOrdinaryError(errno.EINVAL, "it is not a regular file", str(path))
         if most_bytes is not None and found.st_size > most_bytes:
             raise NotOrdinaryError(
                 errno.EFBIG,
@@ -87,5 +87,5 @@ def _why_not(error: OSError) -> str | None:
     if error.errno in (errno.ELOOP, errno.EMLINK):
         return "it is a link"
     if error.errno in (errno.ENXIO, errno.EISDIR):
-        return "it is no ordinary file"
+        return "it is not a regular file"
     return None

@@ -83,7 +83,7 @@ def test_serve_port_that_is_none_is_told_the_range(port: str, capsys: pytest.Cap
     with pytest.raises(SystemExit) as exit_info:
         main(["serve", f"--port={port}"])
     assert exit_info.value.code == 2
-    assert f"{port} is no port; give a number from 0 to 65535" in capsys.readouterr().err
+    assert f"{port} is not a port; give a number from 0 to 65535" in capsys.readouterr().err
 
 
 def test_export_file_that_cannot_be_written_is_one_sentence(

@@ -105,8 +105,8 @@ ODD: dict[str, tuple[Callable[[Path], object], str]] = {
         "Run odd: its run.json",
     ),
     "loop": (loop, f"{DESCRIBED} it is a link"),
-    "folder": (folder_for_a_file, f"{DESCRIBED} it is no ordinary file"),
-    "pipe": (pipe, f"{DESCRIBED} it is no ordinary file"),
+    "folder": (folder_for_a_file, f"{DESCRIBED} it is not a regular file"),
+    "pipe": (pipe, f"{DESCRIBED} it is not a regular file"),
     "writer is a file": (lambda folder: (folder / "1-1").write_bytes(b"x"), ""),
     "segment is a folder": (segment_is_a_folder, "seg is passed over"),
     "segment is a loop": (segment_is_a_loop, "seg is passed over"),
@@ -160,7 +160,7 @@ def test_odd_folder_is_told_once_and_the_other_run_is_stored(odd: tuple[Path, st
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [("pipe", "it is no ordinary file"), ("endless", "it is a link"), ("sparse", "it does not begin like")],
+    [("pipe", "it is not a regular file"), ("endless", "it is a link"), ("sparse", "it does not begin like")],
 )
 def test_odd_ring_is_one_sentence_of_its_run(kind: str, why: str, tmp_path: Path) -> None:
     folder = write_run(tmp_path, "odd", steps=20, name="odd.py")

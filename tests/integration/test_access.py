@@ -87,7 +87,7 @@ def test_training_ships_over_curve_and_says_who_has_asked_for_what(server: Serve
             "what was asked is no event",
         )
         training.end()
-    by = "Asked for by control from 127.0.0.1 over the HTTP API: "
+    by = "Requested by control from 127.0.0.1 over the HTTP API: "
     assert [(one.subject, one.severity, one.message) for one in found] == [
         (
             "set_level",

@@ -43,10 +43,10 @@ def test_level_from_the_page_switches_a_training_on_up_and_off(page: Page, serve
         assert changes(served, training.run) == ["basic", "advanced", "off"]
         assert served.server.store.scalar_names(training.run)
         expect(page.locator("#delete-ask")).to_be_disabled()
-        expect(page.locator("#delete-said")).to_contain_text("it is still written")
+        expect(page.locator("#delete-said")).to_contain_text("it is still being written")
         training.end()
         expect(page.locator("#level-set")).to_be_disabled()
-        expect(page.locator("#level-said")).to_contain_text("this run has ended")
+        expect(page.locator("#level-said")).to_contain_text("This run has ended")
 
 
 @BOTH_ENGINES

@@ -77,7 +77,7 @@ def test_preset_limit_and_switches_are_followed_and_are_events_of_the_run(page: 
         ):
             assert part in told
         training.end()
-        expect(page.locator("#controls-reason")).to_contain_text("this run has ended")
+        expect(page.locator("#controls-reason")).to_contain_text("This run has ended")
         expect(page.locator("#control-bundle")).to_be_disabled()
 
 
@@ -156,6 +156,6 @@ def test_training_is_paused_and_resumed_and_the_recording_too(page: Page, served
         )
         page.locator("#control-record").click()
         said(page, "record", "level advanced from the next step on")
-        expect(page.locator("#control-record")).to_have_text("Pause the recording")
+        expect(page.locator("#control-record")).to_have_text("Pause recording")
         until_true(page, lambda: len(events(served, training.run, "level_changed")) == 2)
         training.end()

@@ -92,7 +92,7 @@ def test_profile_from_the_page_shows_tables_and_gives_the_trace(page: Page, serv
     section = page.locator("#documents-profile")
     expect(section).to_have_count(1)
     expect(section.get_by_role("cell", name="aten::addmm", exact=True)).to_be_visible()
-    expect(section).to_contain_text("30 elements a step are read one by one")
+    expect(section).to_contain_text("30 elements per step are read one by one")
     with page.expect_download() as download:
         section.get_by_role("link", name="Download the trace").click()
     events = json.loads(gzip.decompress(Path(download.value.path()).read_bytes()))["traceEvents"]

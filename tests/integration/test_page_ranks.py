@@ -140,7 +140,7 @@ class TestRanks:
     ) -> None:
         fill(served, run=own_run, ranks=range(8), steps=range(40))
         visit_ranks(page, own_run)
-        expect(page.locator("#ranks-said")).to_have_text("No rank stands out")
+        expect(page.locator("#ranks-said")).to_have_text("No rank is unusual")
         page.mouse.click(*point(page, 5, 20))
         expect(page.locator("#rank-select")).to_have_value("rank 5")
         expect(page.locator("#ranks-row-5")).to_have_attribute("aria-selected", "true")

@@ -165,7 +165,7 @@ class TestRows(OnePage):
         page.evaluate("nanscope.zoom(10, 30)")
         wait_shown(page, step=20)
         page.evaluate("nanscope.zoom(22, 30)")
-        expect(page.locator("#row-head")).to_contain_text("Nothing of it was counted")
+        expect(page.locator("#row-head")).to_contain_text("No histogram of it was recorded")
         expect(page.locator("#row-over-time")).to_be_hidden()
         page.keyboard.press("0")
         wait_shown(page, step=60)

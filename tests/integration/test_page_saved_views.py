@@ -114,7 +114,7 @@ class TestSavedViews:
         lines.nth(1).get_by_role("button", name="Rename").click()
         page.keyboard.type("second")
         page.keyboard.press("Enter")
-        expect(page.locator("#views-said")).to_have_text("Another view has that name.")
+        expect(page.locator("#views-said")).to_have_text("Another view already has that name.")
         lines.nth(1).get_by_role("button", name="Rename").click()
         page.keyboard.type(HOSTILE)
         page.keyboard.press("Enter")

@@ -115,7 +115,7 @@ def test_page_adds_lists_refuses_removes_and_resumes(page: Page, served: Served,
     expect(page.locator("#watchpoint-list")).to_contain_text("paused at step 7")
     field.fill("loss > lss")
     page.locator("#watchpoint-add").click()
-    expect(page.locator("#watchpoints")).to_contain_text("'lss' at character 8 is no name")
+    expect(page.locator("#watchpoints")).to_contain_text("'lss' at character 8 is not a name")
     field.fill('grad_norm("b") > 1')
     field.press("Enter")
     expect(page.locator("#watchpoints")).to_contain_text("no layer is called b")
@@ -129,7 +129,7 @@ def test_page_adds_lists_refuses_removes_and_resumes(page: Page, served: Served,
     page.locator("#watchpoint-resume").click()
     expect(page.locator("#watchpoint-resume")).to_be_hidden()
     page.get_by_role("button", name="Remove").click()
-    expect(page.locator("#watchpoint-list")).to_contain_text("None is set.")
+    expect(page.locator("#watchpoint-list")).to_contain_text("No watchpoints.")
     assert not helper.state.watchpoints
     assert not helper.state.is_paused
 

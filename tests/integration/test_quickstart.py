@@ -27,7 +27,7 @@ FOUND = {
     "autograd": ["outside any module, quickstart_train.py:", "loss (SqrtBackward0)", "in distance"],
     "gradient": ["gradient vanishing", "gradient explosion", "of second"],
     "memory": ["Memory leak: `kept` (list)", "in keep_loss"],
-    "training": ["nothing at warning or above was found"],
+    "training": ["no warnings"],
 }
 
 

@@ -191,7 +191,7 @@ def test_first_step_that_is_none_is_refused_before_the_script_starts(
     with pytest.raises(SystemExit, match="2"):
         main(["run", f"--first-step={value}", "x.py"])
     assert executed == []
-    assert f"{value} is no step; give a whole number from 0" in capsys.readouterr().err
+    assert f"{value} is not a step; give a whole number from 0" in capsys.readouterr().err
 
 
 @pytest.fixture

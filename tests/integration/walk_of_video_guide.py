@@ -94,7 +94,7 @@ WALK: list[Example] = [
             "it[0] == 0 and 'nonfinite_gradient' in it[1]",
             "it[0] == 0 and 'gradient vanishing' in it[1] and 'gradient explosion' in it[1]",
             "it[0] == 0 and 'Memory leak: `kept` (list)' in it[1]",
-            "it[0] == 0 and 'nothing at warning or above was found' in it[1]",
+            "it[0] == 0 and 'no warnings' in it[1]",
         ],
     ),
     (

@@ -140,8 +140,8 @@ test("a search has every word in it and unfolds what it finds", () => {
 test("a search that finds nothing says so", () => {
   const page = list(FAULT);
   page.find("no such");
-  assert.equal(page.entries()[0].textContent, "No event fits the search and the chips.");
-  assert.equal(list([]).entries()[0].textContent, "No events: nothing out of the ordinary so far.");
+  assert.equal(page.entries()[0].textContent, "No event matches the search and filters.");
+  assert.equal(list([]).entries()[0].textContent, "No events so far.");
 });
 
 test("kinds and severities that are muted are left out; what followed from them stands alone", () => {

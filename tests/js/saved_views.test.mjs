@@ -50,7 +50,7 @@ test("the same name takes the place of the old one", () => {
   const { ns, save, window } = saved();
   save("one");
   window.location.href = "http://127.0.0.1:8050/?tab=runs";
-  assert.match(save("one"), /in place of/);
+  assert.match(save("one"), /Replaced/);
   same(ns.savedViews(), [{ name: "one", query: "tab=runs" }]);
 });
 
@@ -59,7 +59,7 @@ test("no name, too long an address and too many views are said and not kept", ()
   const { ns, save, window } = saved(many);
   assert.equal(save("   "), "Give it a name.");
   assert.match(save("one more"), /^At most 50 views/);
-  assert.match(save("v7"), /in place of/);
+  assert.match(save("v7"), /Replaced/);
   window.location.href = "http://127.0.0.1:8050/?find=" + "x".repeat(8000);
   assert.match(save("long"), /too long/);
   assert.equal(ns.savedViews().length, 50);
@@ -76,7 +76,7 @@ test("what is stored may be anything", () => {
 
 test("a browser that keeps nothing says so, and the view holds until the page is closed", () => {
   const { ns, save } = saved(undefined, { refuses: true });
-  assert.match(save("one"), /^This browser does not keep it/);
+  assert.match(save("one"), /^This browser cannot store it/);
   assert.equal(ns.savedViews().length, 1);
 });
 
@@ -136,7 +136,7 @@ test("a new name is taken with Enter, not with Escape, and not where another vie
   };
   same(rename("other", "Escape"), ["two", "one"]);
   same(rename("one", "Enter"), ["two", "one"]);
-  assert.equal(byId("views-said").textContent, "Another view has that name.");
+  assert.equal(byId("views-said").textContent, "Another view already has that name.");
   same(rename(" third ", "Enter"), ["third", "one"]);
   same(rename("", "Enter"), ["third", "one"]);
 });

@@ -38,10 +38,10 @@ from .run_actions import row_of, scope_of
 
 _SIMPLE: Final[Mapping[str, tuple[Request, str]]] = {
     "pause": (Pause(), "Accepted: the training pauses before its next update"),
-    "resume": (Resume(), "Accepted: the training goes on"),
-    "snapshot": (KeepSnapshot(), "Accepted: an event will name the file of the next step's numbers"),
+    "resume": (Resume(), "Accepted: training continues"),
+    "snapshot": (KeepSnapshot(), "Accepted: an event will name the file with the next step's statistics"),
     "bundle": (WriteBundle(), "Accepted: an event will name the bundle of the next step"),
-    "memory_snapshot": (TakeMemorySnapshot(), "Taken: it is listed under Memory, and an event of the run"),
+    "memory_snapshot": (TakeMemorySnapshot(), "Taken: see Memory, and the event of the run"),
 }
 """Button -> what it asks, and what is said where that was accepted."""
 _FROM_NEXT: Final = "Accepted, from the next step on"
@@ -236,7 +236,7 @@ def _request(name: str, *, preset: Any, limit: Any, known: Known, before: Level)
     if name == "record":
         if known.level == "off":
             return ChangeLevel(level=before), f"Accepted: level {before} from the next step on"
-        return ChangeLevel(level="off"), "Accepted: level off from the next step on; the training goes on"
+        return ChangeLevel(level="off"), "Accepted: level `off` from the next step on; training continues"
     return AskState(), ""
 
 
@@ -253,7 +253,7 @@ def _fraction(percent: Any) -> float | None:
     if percent in (None, ""):
         return None
     if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100:
-        raise ValueError("Enter a number from 0 (no limit) to 100, or nothing for the level's own.")
+        raise ValueError("Enter a number from 0 (no limit) to 100, or leave it empty for the level's limit.")
     return percent / 100
 
 

@@ -50,6 +50,6 @@ def ask_for_profile(desk: ControlDesk, run: Any, steps: Any) -> FormView:
     if problems:
         return FormView(f"Not profiled: {problems[0]}.", "")
     if all(one.answer is None for one in answers):
-        return FormView("The training does not answer: it is stopped, or busy in C code.", "")
+        return FormView("The training does not answer: it is stopped or busy in C code.", "")
     what = "step is" if steps == 1 else f"{steps} steps are"
     return FormView(f"The next {what} profiled. The result appears under Profiles, and as an event.", "")

@@ -153,7 +153,11 @@ def watch_row(desk: ControlDesk, data: Any, condition: Any) -> tuple[Any, Any, A
     if scope is None:
         return no_update, no_update, no_update, no_update
     view = section_view(desk, scope.run, ids.WATCHPOINT_ADD, condition=condition, action="event")
-    said = "" if view.error else "Watched: an event is made when this becomes true. Controls has the list."
+    said = (
+        ""
+        if view.error
+        else "Watching: an event is recorded when this becomes true. See Controls for the list."
+    )
     return said, view.error, view.rows, view.count
 
 

@@ -144,7 +144,7 @@ def ask_for_level(store: Store, desk: ControlDesk, data: Any, level: Any) -> str
     try:
         answers = desk.ask(row.run, ChangeLevel(level=chosen), source="browser")
     except UnreachableError as error:
-        return f"The level stays: {error}."
+        return f"Level unchanged: {error}."
     return answer_text(answers, done=f"The level is {chosen} from the next step on")
 
 
@@ -190,7 +190,7 @@ def delete_run(store: Store, run: str, *, spool: Path | None, changed: Callable[
     """
     row = row_of(store, run)
     if row is None:
-        return "The run is not there any more."
+        return "The run no longer exists."
     if reason := _stays(row):
         return reason
     refused = remove_runs(store, [run], spool=spool)

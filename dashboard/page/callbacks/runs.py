@@ -126,7 +126,7 @@ def _done(store: Store, wanted: RunAction, *, spool: Path | None, changed: Calla
     if wanted.act == "delete":
         return delete_run(store, wanted.run, spool=spool, changed=changed)
     if all(row.run != wanted.run for row in run_rows(store)):
-        return "The run is not there any more."
+        return "The run no longer exists."
     if wanted.act == "note":
         store.mark_run(wanted.run, note=wanted.value.strip())
     else:

@@ -119,7 +119,7 @@ def _ask(desk: ControlDesk, run: str, request: Request) -> tuple[TrainerState | 
     states = [one.answer.state for one in answers if one.answer is not None]
     problems = [one.answer.problem for one in answers if one.answer is not None and one.answer.problem]
     if not states:
-        return None, "The training does not answer: it is stopped, or busy in C code."
+        return None, "The training does not answer: it is stopped or busy in C code."
     paused = [state for state in states if state.is_paused]
     return (paused or states)[0], problems[0] if problems else ""
 

@@ -200,7 +200,7 @@ _SPEED: Final = (
             "process_cpu_fraction": "process (CPU)",
             "system_cpu_fraction": "machine (CPU)",
             "gpu_fraction": "GPU",
-            "processor_wait": "waiting for processors",
+            "processor_wait": "waiting for a processor",
         },
     ),
     ChartSpec(

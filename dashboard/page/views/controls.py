@@ -24,24 +24,24 @@ NO_PRESET: Final = "none"
 ACTS: Final[Mapping[str, str]] = {
     "preset": "Set the preset",
     "limit": "Set the limit",
-    "record": "Pause the recording",
-    "pause": "Pause the training",
-    "resume": "Resume the training",
-    "snapshot": "Keep the next step's numbers",
+    "record": "Pause recording",
+    "pause": "Pause training",
+    "resume": "Resume training",
+    "snapshot": "Save the next step's statistics",
     "bundle": "Write a replay bundle",
     "memory_snapshot": "Take a memory snapshot",
 }
 """Button -> what it says. None is called as a feature: both are names of what was clicked."""
 NEEDS_STEPS: Final = ("pause", "snapshot", "bundle")
 """What waits for a step that is followed."""
-AT_OFF: Final = "At level off no step is followed: set another level first."
+AT_OFF: Final = "Level `off` records no steps: set another level first."
 _NOTES: Final[Mapping[str, str]] = {
-    "record": "The training goes on; nothing is measured. It is the level off.",
-    "pause": "Before its next update, until somebody resumes it.",
+    "record": "Training continues, nothing is measured (same as level `off`).",
+    "pause": "Before its next update, until someone resumes it.",
     "resume": "",
-    "snapshot": "Of every parameter, as a JSON file beside the journals.",
-    "bundle": "Of the next step: dashboard replay runs it again.",
-    "memory_snapshot": "Process, machine and CUDA, now; listed under Memory.",
+    "snapshot": "All parameters, as JSON, in the run's folder.",
+    "bundle": "Of the next step; `dashboard replay` runs it again.",
+    "memory_snapshot": "Process, machine and CUDA, now; shown under Memory.",
     "preset": "",
     "limit": "",
 }
@@ -100,7 +100,7 @@ def controls_reason(state: str | None) -> str:
     """
     if state is None:
         return "No run is shown."
-    return f"Nothing can be asked of the training: {ENDED[state]}." if state in ENDED else ""
+    return f"{ENDED[state]}, so these controls are off." if state in ENDED else ""
 
 
 def state_text(state: TrainerState) -> str:
@@ -110,7 +110,7 @@ def state_text(state: TrainerState) -> str:
     if state.is_paused:
         paused = " The training is paused" + ("." if state.step is None else f" at step {state.step:,}.")
     limit = limit_text(state.overhead_limit)
-    return f"The level is {state.level}{preset}, the overhead limit {limit}.{paused}"
+    return f"Level {state.level}{preset}, overhead limit {limit}.{paused}"
 
 
 def limit_text(fraction: float) -> str:
@@ -142,12 +142,12 @@ def feature_switches(state: TrainerState | None, said: Mapping[str, str], *, is_
         is_off: nothing can be asked.
     """
     if state is None or not state.features:
-        old = "The training's probe is too old to tell what it measures."
+        old = "The training's probe is too old to report what it measures."
         text = "Known while the training runs." if state is None else old
         return [html.P(text, className="ns-small")]
     note = [
         html.P(
-            "At level off nothing is measured; the switches count from the next level on.",
+            "At level `off` nothing is measured; the switches apply from the next level on.",
             className="ns-small",
         )
     ]

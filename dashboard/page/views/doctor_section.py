@@ -12,7 +12,7 @@ from probe.wire.findings import Finding
 
 from ... import ids
 
-LOOKING: Final = "Checking what recording needs, in a process that imports torch. This takes some seconds."
+LOOKING: Final = "Checking what recording needs, in a process that imports torch. This takes a few seconds."
 
 
 def doctor_section() -> Component:
@@ -66,5 +66,5 @@ def doctor_said(recording: Sequence[Finding]) -> str:
         first = missing[0]
         return f"Nothing can be recorded here: {first.name}: {first.advice or first.found}"
     if limited:
-        return f"Recording works. What is limited, and why, stands above: {', '.join(limited)}."
-    return "Recording works; nothing has to be done."
+        return f"Recording works. What is limited, and why, is listed above: {', '.join(limited)}."
+    return "Recording works; nothing to do."

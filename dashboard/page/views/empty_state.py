@@ -41,7 +41,7 @@ def empty_state(*, page: str, ingest: str) -> Component:
                     ".",
                 ]
             ),
-            html.H2("Nothing at hand to train?"),
+            html.H2("No training at hand?"),
             html.P([html.Code("dashboard demo"), " trains a small real model beside the page."]),
         ],
         className="ns-empty-card",

@@ -179,7 +179,7 @@ def _line(event: Event) -> list[Fact]:
     mark, label = (NOTICED, noticed) if is_only_noticed(event) else (BEGAN, began)
     value, detail = f"{mark} {frame_label(frame)}", f"{frame.file}:{frame.line}"
     if mark == NOTICED and not why:
-        why = [Fact(label="Why no line", value="Events of this kind are seen in numbers alone.")]
+        why = [Fact(label="Why no line", value="Events of this kind are found from numbers alone.")]
     return [Fact(label=label, value=value, detail=detail, code=current_line(frame)), *why]
 
 

@@ -53,12 +53,12 @@ def event_panel(event: Event | None, *, run: RunSummary | None = None, missing: 
             *_list_section(
                 "Where", [*_facts(facts.place(event), facts.fault_frame(event)), *_affected(event)]
             ),
-            *_list_section("What moved first", _moves(event)),
+            *_list_section("What changed before", _moves(event)),
             *_list_section("Evidence", _evidence(event)),
             *_list_section("Tensors", tensor_table(event)),
             *_list_section("Data", data_table(event)),
             *_list_section("What to try", _advice(event)),
-            *_list_section("Make the step again", _reproduction(event)),
+            *_list_section("Run the step again", _reproduction(event)),
             *_list_section("Stack traces", [stack_view(stack) for stack in facts.stacks(event)]),
         ],
         className=f"event-panel severity-{event.severity}",
@@ -125,7 +125,7 @@ def _message(lines: Sequence[str]) -> list[Component]:
 def _actions(event: Event) -> Component:
     report = {
         "data-text": event_report(event),
-        "title": "All that stands here as text, to paste into a message",
+        "title": "Everything shown here as text, to paste into a message",
     }
     return html.Div(
         [
@@ -190,7 +190,8 @@ def _reproduction(event: Event) -> list[Component]:
             className="event-command-box",
         ),
         html.P(
-            "MODULE:FUNCTION is yours, and builds the model. The folder can be copied to another machine."
+            "MODULE:FUNCTION names your function that builds the model. The folder can be "
+            "copied to another machine."
         ),
     ]
 

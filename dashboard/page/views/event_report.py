@@ -22,12 +22,12 @@ def event_report(event: Event) -> str:
         f"{headline(event)}\n{kind}\n{moment}",
         "\n".join(line for line in facts.explanation(event) if line != headline(event)),
         _titled("Where", [*_rows(facts.place(event)), *_affected(event)]),
-        _titled("What moved first", facts.moves(event)),
+        _titled("What changed before", facts.moves(event)),
         _titled(f"Evidence ({measure(event).name})", _rows(evidence_facts(event))),
         _titled("Tensors", tensor_lines(event)),
         _titled("Data", _rows(data_facts(event))),
         _titled("What to try", event.advice),
-        _titled("Make the step again", filter(None, [facts.replay_command(event)])),
+        _titled("Run the step again", filter(None, [facts.replay_command(event)])),
         *(f"{stack.title} stack\n{traceback_text(stack.frames)}" for stack in facts.stacks(event)),
     ]
     return visible_text("\n\n".join(part for part in parts if part) + "\n", keep=LINES)

@@ -43,7 +43,7 @@ def row_head(
     if not description:
         said.append("The model has no such name.")
     elif not histograms and has_histograms:
-        said.append("Nothing of it was counted in these steps.")
+        said.append("No histogram of it was recorded in these steps.")
     own = _own_parameters(subject, layout)
     if own:
         said.append(_stage(stage))

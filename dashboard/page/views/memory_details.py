@@ -19,7 +19,7 @@ from .memory_comparison import Moment, comparison
 from .memory_growth import feeds_table, growth_sentences
 from .tracked_table import tracked_table
 
-_NO_LEAK = "No line of the script is known to feed a leak."
+_NO_LEAK = "No leak found."
 _NO_SNAPSHOT = (
     "Two snapshots can be compared here. Take one in the script: ",
     'run.take_memory_snapshot("label")',
@@ -63,7 +63,7 @@ def memory_details(facts: MemoryFacts) -> list[Component]:
         for text in growth_sentences(facts.series, free_bytes=facts.free_bytes)
     ]
     if not said:
-        said = [html.P("Too few readings in these steps to tell whether memory grows.", className="ns-small")]
+        said = [html.P("Too few readings in these steps to say whether memory grows.", className="ns-small")]
     fed = feeds_table(facts.leaks) or [html.P(_NO_LEAK, className="ns-small")]
     compared: list[Component] = [_how(_NO_SNAPSHOT)]
     if facts.moments is not None:

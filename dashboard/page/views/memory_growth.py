@@ -78,7 +78,7 @@ def _sentence(what: str, slope: Slope, newest: Slope | None, free_bytes: float |
         text += f" The newest quarter of them: {per_steps_text(newest.value)}."
     if free_bytes is not None and free_bytes > 0 and newest is not None and newest.value > 0:
         lasts = f"{float(f'{free_bytes / newest.value:.2g}'):,.0f}"
-        text += f" The machine's free memory, {bytes_text(free_bytes)}, lasts for about {lasts} steps."
+        text += f" The machine's free memory ({bytes_text(free_bytes)}) will run out in about {lasts} steps."
     return text
 
 

@@ -19,7 +19,7 @@ from .quantities import bytes_text, number_text
 
 ROWS: Final = 40
 """The newest snapshots that the table shows."""
-_UNREADABLE: Final = "Snapshots that cannot be read, for they come from another version: {:,}."
+_UNREADABLE: Final = "Snapshots of another version, which cannot be read: {:,}."
 _CAUSES: Final = {"call": "the script", "steps": "cadence", "epoch": "end of epoch", "request": "a request"}
 Size: TypeAlias = Callable[[MemorySnapshot], int | None]
 _HOST: Final[tuple[tuple[str, Size], ...]] = (
@@ -70,11 +70,11 @@ def trend_sentence(snapshots: Sequence[MemorySnapshot]) -> str:
     interval = f"{_signed(line.low)} to {_signed(line.high)}"
     if not line.rises:
         return (
-            f"No growth shows: a line through {len(used):,} snapshots changes by {_signed(line.slope)} "
-            f"a {unit} (95 % interval {interval})."
+            f"No significant growth: {_signed(line.slope)} per {unit} (95 % interval {interval}, "
+            f"{len(used):,} snapshots)."
         )
     return (
-        f"The process grows by {bytes_text(line.slope)} a {unit} (95 % interval {interval}, "
+        f"The process grows by {bytes_text(line.slope)} per {unit} (95 % interval {interval}, "
         f"{len(used):,} snapshots)."
     )
 

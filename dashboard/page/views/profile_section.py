@@ -53,7 +53,7 @@ def _profile(found: StoredDocument, *, is_open: bool) -> Component:
 
 
 def _title(body: ProfileBody) -> str:
-    each = f"{duration_text(body.wall_s / max(body.steps, 1))} a step while profiled"
+    each = f"{duration_text(body.wall_s / max(body.steps, 1))} per step while profiled"
     if body.first_step is None:
         return f"A block of {body.steps:,} steps, {each}"
     if body.steps == 1:
@@ -63,7 +63,7 @@ def _title(body: ProfileBody) -> str:
 
 def _findings(body: ProfileBody) -> list[Component]:
     if not body.findings:
-        return [html.P("Nothing stands out.", className="ns-small")]
+        return [html.P("Nothing unusual.", className="ns-small")]
     return [
         html.Div(
             [
@@ -78,7 +78,7 @@ def _findings(body: ProfileBody) -> list[Component]:
 
 
 def _facts(found: StoredDocument, body: ProfileBody) -> Component:
-    parts = [f"Asked for by {body.asked_by}", f"operations {duration_text(body.cpu_s)} of the CPU"]
+    parts = [f"Requested by {body.asked_by}", f"operations {duration_text(body.cpu_s)} of the CPU"]
     if body.has_cuda:
         parts.append(f"GPU busy {percent_text(body.cuda_s / body.wall_s if body.wall_s else 0.0)}")
     if body.input_wait_s:
@@ -178,7 +178,7 @@ def profile_form() -> Component:
                         className="ns-watchpoint-form",
                     ),
                     html.P(
-                        "Steps take longer while they are profiled; their results stay the same.",
+                        "Steps take longer while being profiled; results stay the same.",
                         id=ids.PROFILE_SAID,
                         className="ns-small",
                         role="status",

@@ -104,7 +104,7 @@ _STAGES: Final = {
     "DistributedDataParallel they are averaged over the ranks before.",
 }
 _UNKNOWN_STAGE: Final = (
-    "Whether the gradients were averaged over the ranks when they were measured is not known."
+    "It is not known whether the gradients were averaged over the ranks when they were measured."
 )
 
 

@@ -199,5 +199,5 @@ def remarks(found: Sequence[RankRemark | None]) -> list[RankRemark]:
     """Return what there is to say, the gravest first; that no rank stands out where nothing is."""
     said = [each for each in found if each is not None]
     if not any(each.severity != "none" for each in said):
-        said.insert(0, RankRemark(severity="none", text="No rank stands out"))
+        said.insert(0, RankRemark(severity="none", text="No rank is unusual"))
     return said

@@ -13,9 +13,9 @@ from probe.settings.levels import LEVELS
 from ... import ids
 
 ENDED: Final = {
-    "finished": "this run has ended",
-    "exception": "this run was ended by an exception",
-    "killed": "this run was killed",
+    "finished": "This run has ended",
+    "exception": "This run was ended by an exception",
+    "killed": "This run was killed",
 }
 """State of a run that nobody can ask for anything -> what is said of it."""
 _LEVEL_NOTES: Final = {
@@ -62,7 +62,10 @@ def delete_reason(state: str | None, *, is_starred: bool) -> str:
     if state is None:
         return "No run is shown."
     if state == "running":
-        return "The run cannot be deleted: it is still written. It can be once its training has ended."
+        return (
+            "The run cannot be deleted: it is still being written. It can be deleted once its "
+            "training has ended."
+        )
     return "The run cannot be deleted: it is starred. Take the star off first." if is_starred else ""
 
 

@@ -56,7 +56,7 @@ def _parting(
     buttons = [] if parting.step is None else [_show_step(run, parting.step) for run in runs]
     found = "equal" if parting.is_equal and (layout is None or layout.is_equal) else "parted"
     return [
-        html.H2("Where they part"),
+        html.H2("Where they differ"),
         html.P(headline, className="ns-runs-headline", **{"data-found": found}),
         *(html.P(sentence) for sentence in others),
         html.P(buttons, className="ns-runs-steps", hidden=not buttons),
@@ -79,7 +79,7 @@ def _facts(runs: Sequence[ComparedRun], facts: Facts) -> Iterator[Component]:
         label = {"aria-label": "What the runs were started with"}
         yield html.Div(table, className="ns-runs-scroll", tabIndex="0", role="region", **label)
     equal = ", ".join(f"{count} of {group.lower()}" for group, count in facts.equal.items())
-    everything = "" if facts.differing else "They were started alike. "
+    everything = "" if facts.differing else "Both were started with the same settings. "
     yield html.P(f"{everything}Equal: {equal}." if equal else everything, className="ns-small")
 
 

@@ -28,7 +28,7 @@ def start_facts_table(documents: Sequence[StoredDocument]) -> Component:
         *_table("Seeds", facts.seeds),
         *(_work_tree(facts.work_tree) if facts.work_tree is not None else []),
     ]
-    return html.Div(parts or [html.P("Nothing but the defaults.")])
+    return html.Div(parts or [html.P("Only defaults.")])
 
 
 def _table(title: str, pairs: Mapping[str, str]) -> list[Component]:

@@ -113,14 +113,14 @@ def delivery_sentences(facts: SystemFacts) -> list[str]:
     said = [_balance(facts)]
     if lost := facts.lost_before_write:
         frames = "step was" if lost == 1 else "steps were"
-        said.append(f"{lost:,} {frames} lost before they could be written: a full disk, say.")
+        said.append(f"{lost:,} {frames} lost before being written (a full disk, for example).")
     if facts.is_running and facts.has_journal:
         said.append(_helper(facts))
     if facts.throttled:
         said.append(f"{facts.throttled}.")
     if failures := int(facts.readings.get("probe_failures", 0)):
         times = "once" if failures == 1 else f"{failures:,} times"
-        said.append(f"The probe's own code has failed {times}; what failed is switched off.")
+        said.append(f"The probe's own code failed {times}; the parts that failed are switched off.")
     return said
 
 
@@ -137,20 +137,25 @@ def _balance(facts: SystemFacts) -> str:
     written = sum(one.written or 0 for one in accounts)
     missing = written - stored - gaps - dropped
     if missing == 0:
-        lost = "nothing is lost" if not gaps + dropped else "what is lost is counted"
-        return f"{written:,} records written = {parts}: the account balances, {lost}."
+        return (
+            f"{written:,} records written: {parts}."
+            if gaps + dropped
+            else f"All {written:,} records arrived."
+        )
     if missing > 0 and facts.is_running:
-        return f"{written:,} records written = {parts} + {missing:,} on their way: the account balances."
+        return f"{written:,} records written: {parts} + {missing:,} on their way."
     many = "record is" if abs(missing) == 1 else "records are"
     if missing > 0:
         return f"{written:,} records written, {parts}: {missing:,} {many} not stored yet."
-    return f"{written:,} records in the journal, {parts}: {-missing:,} {many} here that it no longer has."
+    return (
+        f"{written:,} records in the journal, {parts}: {-missing:,} {many} stored here that it no longer has."
+    )
 
 
 def _helper(facts: SystemFacts) -> str:
     if facts.helper_pid is None:
-        return "No helper of this run is at work on this machine: the probe starts one within seconds."
-    sends = "a dashboard takes what it sends" if facts.is_listened_to else "no dashboard takes what it sends"
+        return "No helper of this run is running on this machine; the probe starts one within seconds."
+    sends = "a dashboard receives its data" if facts.is_listened_to else "no dashboard receives its data"
     return f"The helper of this run is process {facts.helper_pid} on this machine; {sends}."
 
 

@@ -87,7 +87,7 @@ def significant(value: float, *, digits: int = 4) -> str:
     return f"{value:.{digits}g}" if abs(value) < 10**digits else f"{value:,.0f}"
 
 
-_CALLS_HINT: Final = "The probe's own time inside its calls on the training thread, by its own clock"
+_CALLS_HINT: Final = "The probe's own time on the training thread, by its own clock"
 _ADDED_HINT: Final = (
     "Step time: what the probe really adds, from comparing steps with steps that are left nearly plain; 95 % "
     "interval, shown once it is narrower than the overhead limit"

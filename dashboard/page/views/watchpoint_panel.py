@@ -73,7 +73,7 @@ def _form() -> Component:
             ),
             html.Button("Add", id=ids.WATCHPOINT_ADD, className="ns-button", n_clicks=0),
             html.Button(
-                "Resume the training",
+                "Resume training",
                 id=ids.WATCHPOINT_RESUME,
                 className="ns-button",
                 n_clicks=0,
@@ -98,7 +98,7 @@ def watchpoint_list(state: TrainerState | None, problem: str = "") -> list[Compo
         step = "" if state.step is None else f" at step {state.step:,}"
         said.append(html.P(f"The training is paused{step}.", className="ns-watchpoint-paused"))
     if not state.watchpoints:
-        return [*said, html.P("None is set.", className="ns-small")]
+        return [*said, html.P("No watchpoints.", className="ns-small")]
     return [*said, html.Ul(_rows(state.watchpoints), className="ns-watchpoint-rows")]
 
 

@@ -89,7 +89,7 @@ def parse_address(url: str) -> Address:
         parts = urlsplit(url)
         port = parts.port or DEFAULT_PORT
     except ValueError as error:
-        raise DashboardError(f"--store is no address ({error}); it looks like {form}") from None
+        raise DashboardError(f"--store is not an address ({error}); it looks like {form}") from None
     if parts.scheme not in ("clickhouse", "clickhouses") or not parts.hostname:
         raise DashboardError(f"--store knows addresses like {form}; without it the data is in a folder")
     if parts.password is not None:
@@ -99,7 +99,7 @@ def parse_address(url: str) -> Address:
         )
     database = parts.path.strip("/") or "nanscope"
     if not database.replace("_", "a").isalnum() or not database.isascii() or parts.query or parts.fragment:
-        raise DashboardError(f"--store: {database!r} is no name of a database; it looks like {form}")
+        raise DashboardError(f"--store: {database!r} is not the name of a database; it looks like {form}")
     user = unquote(parts.username) if parts.username else "default"
     return Address(parts.hostname, port, user, database, parts.scheme == "clickhouses")
 
@@ -119,7 +119,7 @@ def read_password(environment: Mapping[str, str] = os.environ) -> str:
                 raise DashboardError(f"others can read {name}, which has a password: chmod 600 {name}")
             return file.read().rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise DashboardError(f"cannot read {PASSWORD_FILE_VARIABLE}={name}: {reason}") from None
 
 

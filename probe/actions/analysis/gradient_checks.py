@@ -92,7 +92,7 @@ class GradientReport(Result):
     def __str__(self) -> str:
         """One line of verdict, then a row for each parameter."""
         if not self.parameters:
-            return f"gradients: {self.note or 'nothing to look at'}"
+            return f"gradients: {self.note or 'no problem found'}"
         limit = f", limit {tables.number(self.threshold)}" if self.threshold is not None else ""
         lines = [
             f"gradients of {self.model}: {'ok' if self.ok else 'NOT OK'}, "

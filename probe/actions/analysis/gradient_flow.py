@@ -32,7 +32,7 @@ class LayerFlow(Result):
     ratio: float | None
     """This layer's norm over that of the next layer towards the loss that has a gradient."""
     state: FlowState
-    """weak: far below layers nearer to the loss; strong: far above them; dead: exactly 0."""
+    """weak: far below layers nearer the loss; strong: far above them; dead: exactly 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,19 +69,20 @@ class GradientFlow(Result):
     def __str__(self) -> str:
         """A verdict, and a row for each layer with a bar of the ten decades below the largest norm."""
         if not self.layers:
-            return f"gradient flow: {self.note or 'nothing to look at'}"
+            return f"gradient flow: {self.note or 'no problem found'}"
         lines = [
             f"gradient flow of {self.model}, input to loss: {'ok' if self.ok else 'NOT OK'}, "
             f"total norm {tables.number(self.total_norm)}"
         ]
         if self.dies_at is not None:
             lines.append(
-                f"  dies at {tables.root_or(self.dies_at)}: it and every layer before it get next to nothing"
+                f"  dies at {tables.root_or(self.dies_at)}: this layer and all before it get "
+                "almost no gradient"
             )
         if self.blows_up_at is not None:
             lines.append(
                 f"  blows up at {tables.root_or(self.blows_up_at)}: over {tables.number(self.ratio_limit)}x "
-                "a layer nearer to the loss"
+                "a layer nearer the loss"
             )
         for state in ("nonfinite", "dead", "missing"):
             if found := self.in_state(state):

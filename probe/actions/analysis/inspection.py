@@ -114,7 +114,7 @@ class ModelInspection(Result):
     def __str__(self) -> str:
         """Totals, components, and a row for each module."""
         if self.memory is None:
-            return f"model: {'; '.join(self.notes) or 'nothing to look at'}"
+            return f"model: {'; '.join(self.notes) or 'no problem found'}"
         memory = self.memory
         lines = [
             f"{self.model}: {self.parameters:,} parameters, {self.trainable:,} trainable, "

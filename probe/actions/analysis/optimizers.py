@@ -77,7 +77,7 @@ class OptimizerReport(Result):
         bad = [p.name for p in self.parameters if not _is_finite(p.first_moment_norm, p.second_moment_norm)]
         if bad:
             found.append(
-                f"moments with NaN or Inf: {tables.names(bad)}; they stay so, whatever the gradients"
+                f"moments with NaN or Inf: {tables.names(bad)}; they do not recover, whatever the gradients"
             )
         high = [p.name for p in self.parameters if p.update_ratio is not None and p.update_ratio > HIGH_RATIO]
         if high:
@@ -197,7 +197,7 @@ def _rate_problem(group: GroupState) -> str | None:
     if not math.isfinite(rate) or rate < 0:
         return f"{where} is {tables.number(rate)}"
     if rate == 0:
-        return f"{where} is 0: it learns nothing"
+        return f"{where} is 0, so it learns nothing"
     if rate > HIGH_LEARNING_RATE:
         return f"{where} is {tables.number(rate)}, above {HIGH_LEARNING_RATE:g}"
     return None

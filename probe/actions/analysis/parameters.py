@@ -180,7 +180,7 @@ class ParameterReport(Result):
     def __str__(self) -> str:
         """The problems, then a row for each parameter."""
         if not self.parameters:
-            return f"parameters: {self.note or 'nothing to look at'}"
+            return f"parameters: {self.note or 'no problem found'}"
         lines = [
             f"parameters of {self.model}: {'ok' if self.ok else 'NOT OK'}, {len(self.parameters)} parameters"
         ]
@@ -353,7 +353,7 @@ def _sharing(root: nn.Module) -> dict[str, tuple[str, ...]]:
 
 def _note(parameters: dict[str, nn.Parameter], since: ParameterSnapshot | None) -> str:
     if since is None:
-        return "no snapshot to compare with: nothing is said about updates and drift"
+        return "no snapshot to compare with, so updates and drift are not checked"
     known = Counter(name in since.remembered for name in parameters)
     return f"{known[False]} parameters are not in the snapshot" if known[False] else ""
 

@@ -310,11 +310,9 @@ class debug_context:  # noqa: N801 - used like a function, as `torch.no_grad` is
 def slow_message(row: RegionStatistics, limit_s: float | None) -> str:
     """Say how long the newest runs through a region take on average, and what the limit is."""
     runs = min(row.count, AVERAGED_RUNS)
-    newest = "its only run" if runs == 1 else f"its newest {runs} runs"
-    return (
-        f"The region {row.path} is slow: {newest} took {tables.duration(row.running_mean_s)} on average; "
-        f"the limit is {tables.duration(limit_s)}"
-    )
+    newest = "" if runs == 1 else f"on average over its newest {runs} runs "
+    taken = tables.duration(row.running_mean_s)
+    return f"Region `{row.path}` is slow: it took {taken} {newest}(limit {tables.duration(limit_s)})"
 
 
 def _larger(one: int | None, other: int | None) -> int | None:

@@ -211,7 +211,7 @@ def gradient_flow(contents: Contents) -> dict[str, Any]:
 
     Returns:
         `steps`, and `layers` in model order: each its `name`, `norms` (one for each of `steps`, None without
-        a gradient), and `ratio` of the newest one to that of the layer behind it, nearer to the loss.
+        a gradient), and `ratio` of the newest one to that of the layer behind it, nearer the loss.
     """
     frames = contents.flow
     columns = [layer_norms(contents, frame) for frame in frames]

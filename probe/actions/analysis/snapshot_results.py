@@ -238,7 +238,7 @@ class MemoryTrend(MappedResult):
             interval = f" (95 % interval {low} to {high})"
         verb = "grows by" if self.is_growing else "changes by"
         return (
-            f"{self.of} {verb} {tables.signed_size(self.slope)} a {self.per}{interval}, "
+            f"{self.of} {verb} {tables.signed_size(self.slope)} per {self.per}{interval}, "
             f"over {self.count} snapshots."
         )
 

@@ -118,7 +118,7 @@ class LiveDisplay:
             began = time.thread_time()
             _, error = outcome_of(self._redraw)
             if error is not None:
-                _logger.warning("nanscope: the card of a run is not redrawn any more: %r", error)
+                _logger.warning("nanscope: the run's card is no longer redrawn: %r", error)
                 self._ended.set()
             rest_s = max(self._interval_s, REST * (time.thread_time() - began))
         _forget(self._follower.folder)

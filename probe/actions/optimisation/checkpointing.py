@@ -112,7 +112,7 @@ def _named(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Module]:
     modules = dict(model.named_modules())
     for name in names:
         if name not in modules:
-            raise ValueError(f"checkpoint={name!r} is no module of {type(model).__name__}")
+            raise ValueError(f"checkpoint={name!r} is not a module of {type(model).__name__}")
     return {name: modules[name] for name in names}
 
 

@@ -46,7 +46,7 @@ def amp_dtype(device: torch.device, dtype: torch.dtype | None) -> torch.dtype:
     """
     if dtype is not None:
         if dtype not in _HALF:
-            raise ValueError(f"dtype={dtype} is no precision of autocast: float16 or bfloat16")
+            raise ValueError(f"dtype={dtype} is not an autocast dtype: use float16 or bfloat16")
         return dtype
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.float16

@@ -28,7 +28,7 @@ def recommend(results: Collection[ModeResult]) -> tuple[OptimizationMode, str]:
             f"{best.speedup_high:.2f}), and its numbers are within their limits."
         )
         return best.mode, " ".join([reason, *_compile_time(best), *_memory(sound, best)])
-    reasons = ["No mode is faster for certain with numbers that are within their limits."]
+    reasons = ["No mode is certainly faster with numbers within their limits."]
     reasons += [_refusal(one) for one in others if one.is_faster and not one.is_within]
     return "none", " ".join([*reasons, *_memory(sound, None)])
 
@@ -43,7 +43,7 @@ def _compile_time(best: ModeResult) -> list[str]:
     if not best.compile_s or not gained or best.compile_s < 1:
         return []
     steps = best.compile_s / gained
-    return [f"Its first step takes {best.compile_s:.3g} s longer, which {steps:,.0f} steps win back."]
+    return [f"Its first step takes {best.compile_s:.3g} s longer, made up for after {steps:,.0f} steps."]
 
 
 def _memory(sound: list[ModeResult], best: ModeResult | None) -> list[str]:

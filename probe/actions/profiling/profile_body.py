@@ -67,8 +67,8 @@ def make_profile(
     said = [*recorded.notes, *notes]
     if data is not recorded.trace:
         said.append(
-            f"The trace had {len(recorded.trace) / 2**20:,.0f} MiB, and {most_bytes / 2**20:,.0f} MiB are "
-            f"allowed: it holds {kept} of {len(recorded.ends_us)} steps"
+            f"The trace was {len(recorded.trace) / 2**20:,.0f} MiB (limit {most_bytes / 2**20:,.0f} MiB), "
+            f"so it holds {kept} of {len(recorded.ends_us)} steps"
             + (" without Python functions" if kept <= 1 else "")
             + ". Ask for fewer steps."
         )

@@ -74,7 +74,7 @@ class ProfileDesk:
         if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MAX_STEPS:
             raise ValueError(f"steps={steps!r} must be a whole number from 1 to {MAX_STEPS}")
         if self._is_off():
-            raise ValueError("at level off no step is followed: raise the level, then profile")
+            raise ValueError("level `off` records no steps: raise the level, then profile")
         if self._profiler is None:
             from .step_profiler import StepProfiler
 

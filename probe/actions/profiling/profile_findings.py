@@ -65,7 +65,9 @@ def _input_wait(table: ProfileTable) -> list[ProfileFinding]:
     return [
         ProfileFinding(
             kind="input_wait",
-            message=f"Training waits for its DataLoader {_percent(share)} of the time ({_time(each)} a step)",
+            message=(
+                f"Training waits for its DataLoader {_percent(share)} of the time ({_time(each)} per step)"
+            ),
             value=share,
             threshold=INPUT_WAIT,
             advice=[
@@ -110,10 +112,10 @@ def _host_sync(table: ProfileTable) -> list[ProfileFinding]:
     where = _at(_most_common([call.place.line for call in reads]))
     parts = []
     if each >= SYNCS:
-        parts.append(f"{each:,.0f} elements a step are read one by one, by .item() or the like{where}")
+        parts.append(f"{each:,.0f} elements per step are read one by one, by .item() or similar{where}")
     if share >= SYNC_SHARE:
         each_us = waited_us / table.steps
-        parts.append(f"the host waits for the GPU {_percent(share)} of the time ({_time(each_us)} a step)")
+        parts.append(f"the host waits for the GPU {_percent(share)} of the time ({_time(each_us)} per step)")
     message = "; ".join(parts)
     counts = each >= SYNCS
     return [
@@ -174,7 +176,7 @@ def _copies(table: ProfileTable) -> list[ProfileFinding]:
         ProfileFinding(
             kind="copies",
             message=f"Copies and conversions take {_percent(share)} of the time "
-            f"({_time(copied_us / table.steps)} a step, {len(copies) / table.steps:,.0f} calls{where})",
+            f"({_time(copied_us / table.steps)} per step, {len(copies) / table.steps:,.0f} calls{where})",
             value=share,
             threshold=COPIES,
             advice=[
@@ -205,7 +207,8 @@ def _dominant_op(table: ProfileTable) -> list[ProfileFinding]:
         ProfileFinding(
             kind="dominant_op",
             message=f"{name}{inside}{_at(line)} takes {_percent(share)} of the time "
-            f"({_time(_weight(total, table) / table.steps)} a step, {total.calls / table.steps:,.0f} calls)",
+            f"({_time(_weight(total, table) / table.steps)} per step, "
+            f"{total.calls / table.steps:,.0f} calls)",
             value=share,
             threshold=DOMINANT,
             advice=[

@@ -76,7 +76,7 @@ def read_trace(data: bytes) -> Trace:
     try:
         return msgspec.json.decode(data, type=Trace)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"this is no trace of torch.profiler: {error}") from error
+        raise WireError(f"this is not a torch.profiler trace: {error}") from error
 
 
 def read_base(data: bytes) -> int:
@@ -88,7 +88,7 @@ def read_base(data: bytes) -> int:
     try:
         return msgspec.json.decode(data, type=_Head).baseTimeNanoseconds
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"this is no trace of torch.profiler: {error}") from error
+        raise WireError(f"this is not a torch.profiler trace: {error}") from error
 
 
 def cut_trace(data: bytes, ends_us: Sequence[float], *, most_bytes: int) -> tuple[bytes, int]:
@@ -114,7 +114,7 @@ def cut_trace(data: bytes, ends_us: Sequence[float], *, most_bytes: int) -> tupl
         raw = msgspec.json.decode(data, type=_RawTrace).traceEvents
         timed = [msgspec.json.decode(event, type=_Timed) for event in raw]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"this is no trace of torch.profiler: {error}") from error
+        raise WireError(f"this is not a torch.profiler trace: {error}") from error
     room = most_bytes - sum(
         len(key) + len(value) + 8 for key, value in fields.items() if key != "traceEvents"
     )

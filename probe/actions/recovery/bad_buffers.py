@@ -25,4 +25,4 @@ def describe_nan_buffers(model: nn.Module) -> str:
     if not found:
         return ""
     named = ", ".join(found[:_MOST_NAMED]) + (", ..." if len(found) > _MOST_NAMED else "")
-    return f" Not mended by it: {len(found):,} buffers hold NaN ({named}); a rollback takes buffers back."
+    return f" This does not fix {len(found):,} buffers that hold NaN ({named}); a rollback restores buffers."

@@ -14,12 +14,12 @@ from ...detectors.nonfinite import spell
 from ...settings.recovery_options import Strategy
 
 _ALL_RANKS: Final = (
-    "Have all ranks decide in the script: all-reduce whether the loss and the norm of the gradients are "
-    "finite, and call step only where they are"
+    "Let all ranks decide in the script: all-reduce whether the loss and the gradient norm are finite, and "
+    "call step() only if they are"
 )
 _SHARDED: Final = (
-    "this rank holds only its own part of the parameters and cannot decide for the others (it would leave "
-    f"out an update that they make). {_ALL_RANKS}"
+    "this rank holds only its own part of the parameters and cannot decide for the others (it would skip "
+    f"an update that they make). {_ALL_RANKS}"
 )
 _NOT_REDUCED: Final = (
     "the gradients are this rank's own, or its part of them, and not averaged over the ranks by "
@@ -37,13 +37,13 @@ _SCALED: Final = (
     "the optimizer unscales the gradients inside its own step, and they cannot be judged or clipped before it"
 )
 _MOVED: Final = (
-    "the optimizer has moved the parameters before it evaluated its closure (sharpness-aware minimisation, "
-    "say), and what they were before is not known"
+    "the optimizer has moved the parameters before it evaluated its closure (as sharpness-aware minimisation "
+    "does), and their earlier values are not known"
 )
 _IN_BACKWARD: Final = (
     "the optimizers step inside the backward, one parameter at a time: some are updated already, and the "
-    "rest of the backward needs the others as they are. Step after the backward, or leave such a batch out "
-    "in the script"
+    "rest of the backward needs the others as they are. Step after the backward, or skip such a batch in "
+    "the script"
 )
 UNSEEN_WHAT: Final = "Steps such as step {step} are not recovered"
 UNSEEN: Final = (

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 _PART: Final = "policies"
 _SUBJECT: Final = "policy: "
 _ADVICE: Final = (
-    "A policy of this run says what in- and outputs must be like, and this one is not: the message says how.",
+    "This input or output violates a policy of the run; the message says how.",
     "Look at this batch and at what prepares it; for an output, at the events before this one.",
-    "If the value is in order, widen the policy; `action` says whether one that is broken ends the run.",
+    "If the value is fine, widen the policy; its `action` decides whether a violation ends the run.",
 )
 _SEVERITY: Final[Mapping[str, Severity]] = {"raise": "critical", "event": "warning", "recover": "warning"}
 
@@ -152,7 +152,7 @@ class _Side:
     def _sentence(self, found: list[Violation], step: int) -> str:
         from .tensor_conditions import describe_violations
 
-        return f"{self._side.capitalize()} policy broken at step {step}: {describe_violations(found)}"
+        return f"{self._side.capitalize()} policy violated at step {step}: {describe_violations(found)}"
 
     def _report(self, found: list[Violation], step: int) -> None:
         by_kind: dict[str, list[Violation]] = {}
@@ -182,7 +182,9 @@ class _Side:
         message = self._sentence(found, step)
         if kind == "recovery":
             whose = "The model gets" if self._side == "input" else "The script gets"
-            message += f". {whose} mended copies, 0 for NaN and Inf. This hides where the values came from."
+            message += (
+                f". {whose} repaired copies, with 0 for NaN and Inf. This hides where the values came from."
+            )
         severity = _SEVERITY[self._policy.action]
         if self._policy.action == "recover" and kind != "recovery":
             severity = "critical"

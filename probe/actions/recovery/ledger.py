@@ -64,8 +64,8 @@ class Ledger:
             return True
         self.is_closed = True
         message = (
-            f"Step {step} is not recovered, nor is any later one: {limit}. {cause}; from here on updates are "
-            "made as they come."
+            f"Step {step} is not recovered, nor is any later one: {limit}. {cause}; from now on updates are "
+            "applied unchanged."
         )
         self._write("stopped", "critical", message, step, value=float(self.count), threshold=None)
         return False
@@ -97,7 +97,7 @@ class Ledger:
         if reason in self._declined:
             return
         self._declined.add(reason)
-        message = f"{what.format(step=step)}: {reason}. Said once; updates are made as they come."
+        message = f"{what.format(step=step)}: {reason}. Reported once; such updates are applied unchanged."
         self._write("declined", "warning", message, step, value=None, threshold=None)
 
     def _write(

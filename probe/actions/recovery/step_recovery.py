@@ -305,13 +305,14 @@ class StepRecovery:
         if action == "zero":
             zero_gradients(parameters_of(optimizer))
             return action, (
-                "the update is made with gradients of 0 (momentum and weight decay still move the weights)."
+                "the update is applied with zero gradients (momentum and weight decay still "
+                "change the weights)."
             )
         if action == "replace":
             return action, self._replace(verdict)
         if action == "clip":
             return action, self._clip(verdict)
-        left = "the update is left out; parameters, optimizer state and step counts stay as they were."
+        left = "the update is skipped; parameters, optimizer state and step counts are unchanged."
         if action == "rollback":
             action, left = self._roll_back(verdict, left)
         self._skipped = SkippedUpdate(optimizer)
@@ -358,15 +359,15 @@ class StepRecovery:
 
     def _roll_back(self, verdict: Verdict, left: str) -> tuple[str, str]:
         if self._good is None:
-            return "skip", f"there is no good state to go back to yet: {left}"
+            return "skip", f"there is no good state to restore yet: {left}"
         if not verdict.is_done:
             try:
                 self._good.restore(self._model.root)
             except ValueError as error:
-                return "skip", f"going back to step {self._good.step} is not possible ({error}): {left}"
+                return "skip", f"step {self._good.step} cannot be restored ({error}): {left}"
         return "rollback", (
-            f"parameters, buffers and optimizer state are those of step {self._good.step} again, and the "
-            "update is left out."
+            f"parameters, buffers and optimizer state are restored from step {self._good.step}, and the "
+            "update is skipped."
         )
 
     def _end_skip(self) -> None:

@@ -84,15 +84,15 @@ def _of_values(policy: Policy, name: str, tensor: Tensor, *, is_first: bool) -> 
         return [Violation("finite", name, text, math.nan if nan else math.inf)] if policy.finite else []
     found, largest = [], float(measured.max_abs[0])
     if policy.max_abs is not None and largest > policy.max_abs:
-        text = f"reaches {largest:.4g} in magnitude, above {policy.max_abs:g}"
+        text = f"reaches an absolute value of {largest:.4g} (limit {policy.max_abs:g})"
         found.append(Violation("max_abs", name, text, largest, policy.max_abs))
     if policy.low is not None or policy.high is not None:
         low, high = (float(value) for value in torch.aminmax(tensor))
         if policy.low is not None and low < policy.low:
-            text = f"goes down to {low:.4g}, below {policy.low:g}"
+            text = f"goes down to {low:.4g} (lowest allowed {policy.low:g})"
             found.append(Violation("range", name, text, low, policy.low))
         if policy.high is not None and high > policy.high:
-            text = f"goes up to {high:.4g}, above {policy.high:g}"
+            text = f"goes up to {high:.4g} (highest allowed {policy.high:g})"
             found.append(Violation("range", name, text, high, policy.high))
     limit = policy.min_std if isinstance(policy, OutputPolicy) and is_first else None
     std = float(measured.std[0])

@@ -1,4 +1,4 @@
-"""Holds the training thread until somebody lets it go on. The thread that waits is the one that trains."""
+"""Holds the training thread until somebody continues it. The thread that waits is the one that trains."""
 
 from __future__ import annotations
 

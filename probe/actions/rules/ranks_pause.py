@@ -19,6 +19,7 @@ def within_timeouts(limit_s: float) -> tuple[float, str]:
     if timeout_s * SHARE >= limit_s:
         return limit_s, ""
     return timeout_s * SHARE, (
-        f" By itself it goes on after {duration_text(timeout_s * SHARE)}: collectives of the other ranks "
+        f" Without that it continues after {duration_text(timeout_s * SHARE)}: collectives of "
+        "the other ranks "
         f"time out after {duration_text(timeout_s)}."
     )

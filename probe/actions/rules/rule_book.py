@@ -331,7 +331,7 @@ class RuleBook:
                 )
             limit_s, until = within_timeouts(limit_s)
         where = "before the update" if is_before_update else "after the update"
-        event = _with_line(event, f"Paused {where}: run.resume() or `dashboard resume` lets it go on.{until}")
+        event = _with_line(event, f"Paused {where}: run.resume() or `dashboard resume` continues it.{until}")
         self._pause_for = event, limit_s
         self._hooks.pause.add(self.hold)
         return event
@@ -399,7 +399,7 @@ class RuleBook:
             kind="custom",
             severity="warning",
             subject=f"dropped: {name}",
-            message=f"{what} {name} is not {done} any more from step {measured.step} on: {why}",
+            message=f"{what} {name} is no longer {done} from step {measured.step} on: {why}",
             value=None,
             threshold=None,
         )

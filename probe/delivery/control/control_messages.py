@@ -235,7 +235,7 @@ def read_request(data: bytes) -> Request:
     try:
         request: Request = msgspec.convert(_whole(msgspec.json.decode(data)), Request)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"this is no request: {error}") from error
+        raise WireError(f"this is not a request: {error}") from error
     return request
 
 

@@ -21,7 +21,7 @@ _WILDCARDS: Final = frozenset("*?[")
 NAMES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "step": "number of the step",
-        "loss": "loss of the step; what `run.log(loss=...)` gave, where it did so before the update",
+        "loss": "loss of the step, or what `run.log(loss=...)` gave before the update",
         "learning_rate": "largest learning rate of all parameter groups",
         "samples": "first dimension of the first input, summed over the micro-steps",
         "step_time_s": "seconds since the step before",

@@ -116,14 +116,14 @@ class _Reader:
             return Negation(self._condition(node.operand, depth + 1))
         if isinstance(node, ast.Compare):
             return self._comparison(node, depth)
-        raise self._refusal(node, f"is no condition: write {_CONDITIONS}")
+        raise self._refusal(node, f"is not a condition: write {_CONDITIONS}")
 
     def _comparison(self, node: ast.Compare, depth: int) -> Comparison:
         if len(node.ops) > 1:
             raise self._refusal(node, "compares more than two numbers: join two comparisons by and")
         operator = _COMPARISONS.get(type(node.ops[0]))
         if operator is None:
-            raise self._refusal(node, f"is no comparison of numbers: write {_CONDITIONS}")
+            raise self._refusal(node, f"is not a comparison of numbers: write {_CONDITIONS}")
         left = self._term(node.left, depth + 1)
         if uses_history(left):
             raise self._refusal(
@@ -134,9 +134,9 @@ class _Reader:
         right = self._term(node.comparators[0], depth + 1)
         comparison = Comparison(operator, left, right, self._text(node))
         if uses_history(right) and not any(quantities(left)):
-            raise self._refusal(node.left, "never changes, so that it has no history to compare with")
+            raise self._refusal(node.left, "never changes, so it has no history to compare with")
         if len({(one.is_of_modules, one.pattern) for one in quantities(comparison) if one.is_of_many}) > 1:
-            raise self._refusal(node, "has two patterns: one comparison goes through the matches of one")
+            raise self._refusal(node, "has two patterns; a comparison takes one")
         return comparison
 
     def _term(self, node: ast.expr, depth: int) -> Term:
@@ -161,7 +161,7 @@ class _Reader:
     def _number(self, node: ast.Constant) -> Number:
         value = node.value
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._refusal(node, f"is no number: write {_NUMBERS}")
+            raise self._refusal(node, f"is not a number: write {_NUMBERS}")
         try:
             number = float(value)
         except OverflowError:
@@ -175,13 +175,13 @@ class _Reader:
             return History(node.id)
         if node.id in NAMES or node.id in PARAMETER_FUNCTIONS:
             return Quantity(node.id)
-        raise self._refusal(node, f"is no name that a condition knows: write {_NUMBERS}")
+        raise self._refusal(node, f"is not a name that conditions know: write {_NUMBERS}")
 
     def _call(self, node: ast.Call) -> Quantity:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         takes_none = name in PARAMETER_FUNCTIONS
         if not takes_none and name not in MODULE_FUNCTIONS and name != LOGGED:
-            raise self._refusal(node, f"calls what a condition does not know: write {_NUMBERS}")
+            raise self._refusal(node, f"calls something that conditions do not know: write {_NUMBERS}")
         if node.keywords or len(node.args) > 1 or (not node.args and not takes_none):
             raise self._refusal(
                 node, f'is called with one name or pattern in quotes, such as {name}("layers.3.*")'
@@ -192,7 +192,7 @@ class _Reader:
         pattern = argument.value if isinstance(argument, ast.Constant) else None
         if not isinstance(pattern, str) or len(pattern) > MAX_PATTERN:
             raise self._refusal(
-                argument, f"is no name or pattern in quotes, of at most {MAX_PATTERN} characters"
+                argument, f"is not a name or pattern in quotes of at most {MAX_PATTERN} characters"
             )
         return Quantity(name, pattern)
 

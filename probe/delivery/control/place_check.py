@@ -139,7 +139,7 @@ def _spool_limit(spool: Path, free: int, environment: Mapping[str, str]) -> tupl
     if chosen and not Path(chosen).is_absolute():
         return (
             "a relative path",
-            "It is another folder in every working folder: set NANSCOPE_SPOOL to an absolute path",
+            "It names another folder in each working folder: set NANSCOPE_SPOOL to an absolute path",
         )
     if not chosen and spool.name == "spool" and spool.parent.name != "nanscope":
         return (
@@ -179,7 +179,7 @@ def _check_variable(name: str, environment: Mapping[str, str]) -> Finding:
         return Finding(
             name=name,
             state="limited",
-            found=f"{shown}, but nanscope has no such variable",
+            found=f"{shown}, which is not a variable of nanscope",
             advice=f"It has no effect{meant}",
         )
     if name in ("NANSCOPE_LEVEL", "NANSCOPE_RUN"):
@@ -200,11 +200,11 @@ def _variable_limit(name: str, value: str, environment: Mapping[str, str]) -> tu
     if name == "NANSCOPE_OFF" and is_switched_off(environment):
         return "", "watch() returns an inert handle: unset it, or set it to 0"
     if name == "NANSCOPE_KERNEL" and value.strip().lower() not in ("", "off"):
-        return ", which has no effect", "Only `off` means something: unset it"
+        return ", which has no effect", "Only `off` has a meaning: unset it"
     if name == "NANSCOPE_LINGER_S" and value and not _is_seconds(value):
-        return ", which is no number of seconds", "The helper cannot ship anything: correct or unset it"
+        return ", which is not a number of seconds", "The helper cannot ship anything: correct or unset it"
     if name == "NANSCOPE_SPOOL_CAP_MIB" and not (value.strip().isdecimal() and int(value)):
-        return ", which is no whole number above 0", "The spool keeps its usual cap: correct or unset it"
+        return ", which is not a whole number above 0", "The spool keeps its usual cap: correct or unset it"
     if name == "NANSCOPE_SECRET" and not _is_hexadecimal(value):
         return ", but not hexadecimal", "Nothing is shipped: copy the secret from the dashboard's serve.json"
     if name == "NANSCOPE_KEYS" and value:
@@ -221,7 +221,7 @@ def _connect_limit(value: str, environment: Mapping[str, str]) -> tuple[str, str
     if not value:
         return ", which ships nothing", "Runs are in the journal alone: unset it to see them live"
     if _ADDRESS.fullmatch(value) is None:
-        return ", which is no address", "Nothing is shipped: it must look like tcp://127.0.0.1:8051"
+        return ", which is not an address", "Nothing is shipped: it must look like tcp://127.0.0.1:8051"
     if find_target(value, environment) is None:
         return (
             ", without a secret for it",
@@ -251,17 +251,21 @@ def check_serve(environment: Mapping[str, str] = os.environ) -> Finding:
         mode = note.stat().st_mode if note.exists() else None
     except OSError as error:
         mode, problem = None, f"{note} cannot be read: {error.strerror}"
-        return _limited_serve(problem, "Trainings ship to nobody: see who owns the folder")
+        return _limited_serve(problem, "No training is sent to a dashboard: check who owns the folder")
     if mode is None:
-        found = "none runs for this user; journals wait in the spool"
+        found = "no dashboard of yours is running; runs wait in the spool"
         return Finding(name=name, state="ok", found=found, advice="To watch trainings: dashboard serve")
     state = places.read_serve_state(environment)
     if state is None or not _is_hexadecimal(state.secret):
-        return _limited_serve(f"{note} is damaged", "Trainings ship to nobody: start `dashboard serve` again")
+        return _limited_serve(
+            f"{note} is damaged", "No training is sent to a dashboard: start `dashboard serve` again"
+        )
     deaf = [address for address in (state.page, state.ingest) if not _answers(address)]
     if deaf and not _is_running(state.pid, since=note.stat().st_mtime):
         found = f"{note} names process {state.pid}, which has ended"
-        return _limited_serve(found, "Trainings ship to nobody until you start `dashboard serve` again")
+        return _limited_serve(
+            found, "No training is sent to a dashboard until you start `dashboard serve` again"
+        )
     if deaf:
         found = f"process {state.pid} runs, but {' and '.join(deaf)} does not answer"
         return _limited_serve(found, "Stop it and start `dashboard serve` again")

@@ -65,7 +65,7 @@ def divergence_message(
     since = "from the start" if equal_at is None and step == 0 else f"at step {step}"
     size = abs(own - other) / max(abs(own), abs(other), 1e-300)
     first = (
-        f"Rank {rank} is no replica of rank {reference} {since}: norm of {parameter} {own:.6g} against "
+        f"Rank {rank} is not a replica of rank {reference} {since}: norm of {parameter} {own:.6g} against "
         f"{other:.6g} ({_share(size)})"
     )
     lines = [first]
@@ -81,7 +81,7 @@ def divergence_message(
         "All apply the same gradients, so that nothing brings them together again: what is averaged are "
         "gradients of different models."
         if shares_gradients
-        else "Its gradients are not those of the others any more, either: it is no part of the averaging."
+        else "Its gradients also differ from the others' now: it does not take part in the averaging."
     )
     return "\n".join(lines)
 

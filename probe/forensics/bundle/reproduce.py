@@ -92,13 +92,14 @@ def read_bundle(folder: Path) -> Bundle:
         data = read_description(folder)
     except OSError as error:
         raise BundleError(
-            f"{folder} is no bundle: {DESCRIPTION}: {error.strerror or error}; the last line of an event's "
+            f"{folder} is not a bundle: {DESCRIPTION}: {error.strerror or error}; the last line "
+            "of an event's "
             "message names its bundle's folder"
         ) from error
     try:
         return decode_bundle(data)
     except ValueError as error:
-        raise BundleError(f"{path} is no bundle's description: {error}") from error
+        raise BundleError(f"{path} is not a bundle's description: {error}") from error
 
 
 def reproduce(bundle: Bundle, folder: Path, build: Callable[[], nn.Module]) -> Reproduction:

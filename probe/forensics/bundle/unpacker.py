@@ -129,7 +129,7 @@ class TensorReader:
         try:
             device = torch.device(name)
         except RuntimeError as error:
-            raise BundleError(f"{name!r} is no device") from error
+            raise BundleError(f"{name!r} is not a device") from error
         if device.type == "cuda" and (device.index or 0) < torch.cuda.device_count():
             return device
         if device.type != "cpu":
@@ -154,7 +154,7 @@ def _check_file(path: Path, *, size: int, crc32: int) -> None:
     try:
         found = path.lstat()
         if not stat.S_ISREG(found.st_mode):
-            raise BundleError(f"{path} is no ordinary file")
+            raise BundleError(f"{path} is not a regular file")
         if found.st_size != size:
             raise BundleError(f"{path} has {found.st_size} bytes; {size} were written")
         checksum = 0

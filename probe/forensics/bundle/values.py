@@ -169,7 +169,7 @@ class Decoder:
             return self._device(content)
         if kind == "constant":
             return Ellipsis if content == "Ellipsis" else {**_LAYOUTS, **_FORMATS}[content]
-        raise BundleError(f"{kind!r} is no kind of value")
+        raise BundleError(f"{kind!r} is not a kind of value")
 
 
 _MAKERS: Final[dict[str, Callable[[list[Any]], Any]]] = {

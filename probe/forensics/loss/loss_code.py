@@ -283,7 +283,9 @@ def _handed_on(statement: ast.stmt, spot: Spot, namespace: Mapping[str, Any]) ->
     made = [argument for argument in arguments if isinstance(argument, ast.Call)]
     found = losses or made
     if not found:
-        raise KeptElsewhereError("the loss was kept elsewhere, on an attribute say, and is no argument here")
+        raise KeptElsewhereError(
+            "the loss was kept elsewhere, on an attribute for example, and is not an argument here"
+        )
     if len(found) > 1:
         raise ReplayError("which argument of the call that led to backward is the loss cannot be told")
     return found[0]

@@ -115,7 +115,7 @@ class _Side:
             return
         if answer.startswith("error "):
             raise BundleError(f"the {self._which} run: {answer.removeprefix('error ')}")
-        raise BundleError(f"the replay of the {self._which} run has ended; what it said stands above")
+        raise BundleError(f"the replay of the {self._which} run has ended; its output is above")
 
 
 @contextmanager

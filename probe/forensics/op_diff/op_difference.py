@@ -259,7 +259,7 @@ def _distance(distance: Distance) -> str:
         return f"{distance.note[0].upper()}{distance.note[1:]}."
     size = f"Largest difference {distance.largest:.3g}, of values up to {distance.scale:.3g}"
     if distance.roundings == float("inf"):
-        return f"{size}; these are no rounded numbers."
+        return f"{size}; these are not rounded numbers."
     within = (
         "no more than sums in another order make" if distance.roundings <= ROUNDINGS else "beyond rounding"
     )

@@ -136,7 +136,7 @@ def test_clean_leaves_a_run_with_a_helper(spool: Path, capsys: pytest.CaptureFix
         assert main(["clean", "--keep", "0", "--yes"]) == 0
         holder.communicate("\n", timeout=10)
     assert left(spool) == ["old"]
-    assert "old is still written" in capsys.readouterr().err
+    assert "old is still being written" in capsys.readouterr().err
 
 
 def test_clean_leaves_a_starred_run_unless_it_is_named(spool: Path) -> None:

@@ -71,7 +71,7 @@ def test_doctor_without_torch_is_limited_and_exits_0(tmp_path: Path) -> None:
     finished = run_doctor(folder=tmp_path, PYTHONPATH=with_torch(tmp_path, WITHOUT_TORCH)["PYTHONPATH"])
     assert finished.returncode == 0
     assert re.search(r"^  limited  torch +not installed$", finished.stdout, re.MULTILINE)
-    assert finished.stdout.splitlines()[-1].startswith("Nothing has to be done. What is limited")
+    assert finished.stdout.splitlines()[-1].startswith("Nothing to do. What is limited")
 
 
 def test_doctor_with_something_missing_says_what_to_do_and_exits_1(tmp_path: Path) -> None:
@@ -296,8 +296,8 @@ def test_table_shows_no_control_characters() -> None:
 @pytest.mark.parametrize(
     ("states", "last"),
     [
-        (["ok"], "Nothing has to be done: `dashboard serve`, and `probe.watch(model)` in the training."),
-        (["ok", "limited"], "Nothing has to be done. What is limited, and why, stands above: part 1."),
+        (["ok"], "Nothing to do: `dashboard serve`, and `probe.watch(model)` in the training."),
+        (["ok", "limited"], "Nothing to do. What is limited, and why, is listed above: part 1."),
         (["limited", "missing", "missing"], "To do: part 1: advice 1 (1 more above)"),
     ],
 )

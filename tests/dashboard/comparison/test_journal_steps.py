@@ -174,4 +174,4 @@ def test_command_takes_the_tolerance_of_the_page() -> None:
 def test_tolerance_that_is_none_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         command_parser().parse_args(["diff", "one", "two", "--tolerance", given])
-    assert refused.value.code == 2 and "is no tolerance" in capsys.readouterr().err
+    assert refused.value.code == 2 and "is not a tolerance" in capsys.readouterr().err

@@ -138,7 +138,7 @@ def test_number_that_only_one_run_has_is_not_compared() -> None:
 
 def test_runs_without_a_common_step_are_not_called_equal() -> None:
     found = part(run(3), {step: row(step) for step in range(1000, 1003)})
-    assert not found.is_equal and headline(found) == "They have no step in common that could be compared."
+    assert not found.is_equal and headline(found) == "They have no comparable step in common."
     assert not part({}, {}).is_equal
     assert not part({0: ({}, {})}, {0: ({}, {})}).is_equal
 

@@ -69,9 +69,9 @@ def test_outlets_show_no_secret_when_they_are_printed(tmp_path: Path) -> None:
         (HOOK + f'url = "{SECRET}"\ncolour = "red"\n', "colour"),
         (HOOK.replace("ops", "a b") + f'url = "{SECRET}"\n', "name"),
         ((HOOK + f'url = "{SECRET}"\n') * 2, "name of its own"),
-        ('[otlp]\nurl = "http://h"\nheaders = {"x y" = "SECRET"}\n', "no header"),
-        ('[otlp]\nurl = "http://h"\nheaders = {x = "SECRET\\r\\ny: z"}\n', "no header"),
-        ('[otlp]\nurl = "http://h"\nheaders = {Content-Length = "1"}\n', "no header"),
+        ('[otlp]\nurl = "http://h"\nheaders = {"x y" = "SECRET"}\n', "not a header"),
+        ('[otlp]\nurl = "http://h"\nheaders = {x = "SECRET\\r\\ny: z"}\n', "not a header"),
+        ('[otlp]\nurl = "http://h"\nheaders = {Content-Length = "1"}\n', "not a header"),
     ],
 )
 def test_outlets_that_are_wrong_say_what_and_no_secret(tmp_path: Path, text: str, problem: str) -> None:

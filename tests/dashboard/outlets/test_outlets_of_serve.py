@@ -87,7 +87,7 @@ def test_serve_shows_a_webhook_that_fails_in_health_and_on_the_page_and_not_wher
             metrics = api_server.call(server, "/metrics").body.decode()
             assert 'nanscope_outlet_failed_total{outlet="ops"} 1' in metrics
             assert server.notices() == [
-                "Outlet ops: it answered 404. Events that wait: 0; requests that were given up: 1."
+                "Outlet ops: it answered 404. 0 events waiting, 1 requests abandoned."
             ]
             assert "SECRET" not in got + metrics + "".join(server.notices())
 

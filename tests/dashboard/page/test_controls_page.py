@@ -94,7 +94,7 @@ def test_each_control_asks_for_one_thing_and_says_what_came_of_it(
 ) -> None:
     view = click(store, trainers, act, **form)
     assert trainers.requests == [request_]
-    assert view.reason.startswith("The level is basic, the overhead limit 2 % of a step.")
+    assert view.reason.startswith("Level basic, overhead limit 2 % of a step.")
     if request_ != AskState():
         (said,) = view.said.values()
         assert said.endswith(
@@ -130,7 +130,7 @@ def test_refusal_stands_beside_its_control(store: PageStore, trainers: Trainers)
 def test_ended_run_is_asked_nothing_and_says_why(store: PageStore, trainers: Trainers) -> None:
     page_runs.end_run(store)
     view = click(store, trainers, "bundle")
-    assert (view.is_off, view.reason) == (True, "Nothing can be asked of the training: this run has ended.")
+    assert (view.is_off, view.reason) == (True, "This run has ended, so these controls are off.")
     assert trainers.requests == []
     outputs = outputs_of(view, views.act_id("bundle"), SCOPE)
     assert outputs[7 + len(views.ACTS) : 7 + 2 * len(views.ACTS)] == [True] * len(views.ACTS)

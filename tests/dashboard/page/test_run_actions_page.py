@@ -39,8 +39,8 @@ def click(store: PageStore, trigger: str, asked: str | None = None) -> DialogVie
 def test_running_run_may_change_its_level_and_stays(store: PageStore) -> None:
     view = section_view(store, SCOPE)
     assert (view.level, view.level_disabled, view.set_disabled) == ("basic", False, False)
-    assert view.delete_disabled and "still written" in view.delete_said
-    assert "still written" in click(store, ids.DELETE_ASK).said
+    assert view.delete_disabled and "still being written" in view.delete_said
+    assert "still being written" in click(store, ids.DELETE_ASK).said
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_level_that_was_chosen_and_not_set_yet_stays(
 def test_ended_run_may_be_deleted_and_keeps_its_level(store: PageStore) -> None:
     page_runs.end_run(store)
     view = section_view(store, SCOPE)
-    assert view.level_disabled and view.set_disabled and "this run has ended" in view.level_said
+    assert view.level_disabled and view.set_disabled and "This run has ended" in view.level_said
     assert (view.delete_disabled, view.delete_said) == (False, "")
 
 

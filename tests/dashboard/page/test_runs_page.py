@@ -66,7 +66,7 @@ def test_rows_say_of_each_run_what_the_table_shows(store: MarkedStore) -> None:
     assert (newest["run"], oldest["run"]) == ("run-b", "run-a")
     assert (newest["state"], newest["step"], newest["critical"]) == ("finished", 299, 1)
     assert newest["note"] == "<b>baseline</b>" and "starred" in newest["stays"]
-    assert "still written" in oldest["stays"]
+    assert "still being written" in oldest["stays"]
     finite = store.scalars("run-b", 0, ["loss"], max_points=300)["min"].dropna()
     assert newest["best"] == pytest.approx(finite.min())
     assert None in newest["losses"] and None not in oldest["losses"]
@@ -121,7 +121,7 @@ def test_star_and_note_are_kept(store: MarkedStore, tmp_path: Path) -> None:
 
 
 def test_run_that_is_written_or_kept_is_not_deleted(store: MarkedStore) -> None:
-    assert "still written" in str(act(store, "run-a", "delete")["problem"])
+    assert "still being written" in str(act(store, "run-a", "delete")["problem"])
     store.mark_run("run-b", starred=True)
     assert "starred" in str(act(store, "run-b", "delete")["problem"])
     assert store.removed == []
@@ -147,14 +147,14 @@ def test_malformed_action_changes_nothing(store: MarkedStore, data: object) -> N
 
 def test_action_on_a_run_that_is_gone_is_said(store: MarkedStore) -> None:
     for what in ("star", "note", "delete"):
-        assert act(store, "nothing", what)["problem"] == "The run is not there any more."
+        assert act(store, "nothing", what)["problem"] == "The run no longer exists."
     assert store.run_marks == {}
 
 
 def test_two_runs_say_where_they_part_and_what_they_were_started_with(store: MarkedStore) -> None:
     store.rates["run-b"] = "<script>0.2"
     said = repr(comparison_view(store, {"runs": ["run-a", "run-b"]}))
-    assert "They part at step 250; 250 steps before it are equal." in said
+    assert "They differ from step 250; the 250 steps before it are equal." in said
     assert "First layer in backward order: `blocks.2.norm1`" in said and "NaN" in said
     assert "<script>0.2" in said and "Configuration" in said
     assert "data-show-step='250'" in said
@@ -163,7 +163,7 @@ def test_two_runs_say_where_they_part_and_what_they_were_started_with(store: Mar
 def test_more_runs_are_compared_by_their_facts_alone(store: MarkedStore) -> None:
     page_runs.fill(store, steps=range(3), run="run-c")
     said = repr(comparison_view(store, {"runs": ["run-c", "run-a", "run-b"]}))
-    assert "Where they part" not in said and "They were started alike." in said
+    assert "Where they differ" not in said and "Both were started with the same settings." in said
 
 
 @pytest.mark.parametrize("runs", [[], ["run-a"], ["run-a", "nothing"], ["run-a", "run-a"]])

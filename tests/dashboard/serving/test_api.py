@@ -283,7 +283,7 @@ def test_run_that_is_still_written_is_not_deleted(own_server: Server) -> None:
 
     page_runs.fill(own_server.store, steps=range(2), run="live", start_time=time.time())
     got = call(own_server, "/api/v1/runs/live", method="DELETE")
-    assert (got.status, got.problem) == (409, "run 'live' stays: it is still written")
+    assert (got.status, got.problem) == (409, "run 'live' stays: it is still being written")
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_region_whose_average_is_above_its_limit_is_logged_once(caplog: pytest.L
             pass
     (record,) = caplog.records
     assert record.name == "mine" and record.levelno == logging.WARNING
-    assert "The region slow is slow" in record.message and "the limit is 0.001 us" in record.message
+    assert "Region `slow` is slow: it took " in record.message and "(limit 0.001 us)" in record.message
 
 
 def test_running_average_is_of_the_newest_runs_and_forgets_the_earlier_ones() -> None:

@@ -101,7 +101,7 @@ def test_unknown_severity_is_said_once_and_taken_for_info(
     for _ in range(2):
         run.record_event("x", severity="loud")
     assert {event.severity for event in events_of(run, "custom")} == {"info"}
-    assert sum("no severity 'loud'" in record.message for record in caplog.records) == 1
+    assert sum("severity 'loud' does not exist" in record.message for record in caplog.records) == 1
 
 
 def test_data_may_be_called_like_the_arguments(run: probe.Probe) -> None:

@@ -230,7 +230,7 @@ def test_live_card_whose_kernel_takes_no_more_ends(caplog: pytest.LogCaptureFixt
     deadline = time.monotonic() + 60
     while not display.is_over and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert display.is_over and "is not redrawn any more" in caplog.text
+    assert display.is_over and "is no longer redrawn" in caplog.text
     run.close()
 
 

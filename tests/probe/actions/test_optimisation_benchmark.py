@@ -157,13 +157,13 @@ def test_limits_are_wider_in_half_precision() -> None:
     ("others", "recommended", "said"),
     [
         ([result("amp"), result("full", speedup=2.0, speedup_high=2.5)], "full", "2.00 times as fast"),
-        ([result("amp", speedup_low=0.99)], "none", "No mode is faster for certain"),
-        ([result("amp", speedup_low=1.0)], "none", "No mode is faster for certain"),
-        ([result("amp", speedup_low=None)], "none", "No mode is faster for certain"),
+        ([result("amp", speedup_low=0.99)], "none", "No mode is certainly faster"),
+        ([result("amp", speedup_low=1.0)], "none", "No mode is certainly faster"),
+        ([result("amp", speedup_low=None)], "none", "No mode is certainly faster"),
         ([result("amp", is_within=False)], "none", "amp would be faster, but its numbers are out"),
         ([result("amp", is_within=None)], "none", "amp would be faster, but its numbers are not comparable"),
-        ([result("amp", error="it fails")], "none", "No mode is faster"),
-        ([result("amp", first_step_s=5.1)], "amp", "takes 5 s longer, which 100 steps win back"),
+        ([result("amp", error="it fails")], "none", "No mode is certainly"),
+        ([result("amp", first_step_s=5.1)], "amp", "takes 5 s longer, made up for after 100 steps"),
         (
             [result("amp"), result("memory_efficient", speedup=0.8, speedup_low=0.7, memory_saved=0.4)],
             "amp",

@@ -208,9 +208,9 @@ def test_misspelled_mode_is_named_with_the_nearest_one() -> None:
         (
             net(),
             {"mode": "memory_efficient", "checkpoint": ["layer"]},
-            "checkpoint='layer' is no module of Net",
+            "checkpoint='layer' is not a module of Net",
         ),
-        (net(), {"mode": "amp", "dtype": torch.float64}, "float64 is no precision of autocast"),
+        (net(), {"mode": "amp", "dtype": torch.float64}, "float64 is not an autocast dtype"),
         (3, {"mode": "amp"}, "must be a torch.nn.Module, got int"),
         (OptimizedModel(net(), "none"), {"mode": "amp"}, "optimised already, in mode none"),
     ],

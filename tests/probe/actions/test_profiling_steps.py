@@ -107,7 +107,7 @@ def test_second_profile_is_refused_until_the_first_is_there(session: Session) ->
 def test_profile_at_level_off_is_refused(session: Session) -> None:
     session.run.set_level("off")
     session.train(3)
-    with pytest.raises(ValueError, match="level off"):
+    with pytest.raises(ValueError, match="level `off`"):
         session.run.profile()
 
 

@@ -157,7 +157,7 @@ def test_rollback_puts_the_saved_state_back_bit_by_bit(keep_on: Any, spool: Path
     assert_identical(after, states[4])
     (event,) = recoveries(spool)
     assert (event.subject, event.severity, event.step) == ("rollback", "warning", 5)
-    assert "are those of step 4 again" in event.message
+    assert "are restored from step 4" in event.message
 
 
 def test_rollback_to_a_state_before_the_first_update_empties_the_optimizer() -> None:
@@ -200,7 +200,7 @@ def test_state_is_kept_once_a_step_of_two_optimizers(spool: Path) -> None:
                 optimizer.step()
     (event,) = recoveries(spool)
     # Of steps 0, 2 and 4; counted twice a step it would be that of the newest.
-    assert "are those of step 4 again" in event.message
+    assert "are restored from step 4" in event.message
 
 
 @pytest.mark.capability(69)
@@ -211,7 +211,7 @@ def test_rollback_without_a_good_state_skips(spool: Path) -> None:
         train_with_bad_step(model, optimizer, leave_out=False, bad=0, steps=1)
     (event,) = recoveries(spool)
     assert (event.subject, event.step) == ("skip", 0)
-    assert "no good state to go back to yet" in event.message
+    assert "no good state to restore yet" in event.message
 
 
 def test_rollback_of_the_random_state_repeats_the_numbers() -> None:

@@ -136,7 +136,7 @@ def test_two_backwards_of_one_step_are_recovered_as_one(spool: Path) -> None:
     assert_identical(everything_of(model, *optimizers), everything_of(twin, *others))
     (event,) = recoveries(spool)
     assert (event.subject, event.step, event.evidence.value) == ("skip", BAD, 1)
-    assert event.message.count("the update is left out") == 2
+    assert event.message.count("the update is skipped") == 2
 
 
 def test_rollback_reaches_the_optimizer_that_steps_second() -> None:
@@ -174,7 +174,8 @@ def test_running_statistics_that_a_batch_has_ruined_are_named(spool: Path) -> No
     assert not model[1].running_mean.isfinite().any()  # type: ignore[index, union-attr, operator]
     (event,) = recoveries(spool)
     assert (
-        "2 buffers hold NaN (1.running_mean, 1.running_var); a rollback takes buffers back" in event.message
+        "2 buffers that hold NaN (1.running_mean, 1.running_var); a rollback restores buffers"
+        in event.message
     )
 
 

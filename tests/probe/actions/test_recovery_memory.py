@@ -295,7 +295,7 @@ def test_model_is_in_evaluation_without_gradients_and_as_before_afterwards() -> 
 
 def test_bad_inputs_and_outputs_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     model = nn.Linear(2, 2)
-    with pytest.raises(PolicyError, match="Input policy broken in safe_inference: input holds 2 NaN"):
+    with pytest.raises(PolicyError, match="Input policy violated in safe_inference: input holds 2 NaN"):
         probe.safe_inference(model, torch.full((1, 2), torch.nan)).unwrap()
     with pytest.raises(PolicyError, match="output goes up to"):
         probe.safe_inference(
@@ -306,7 +306,7 @@ def test_bad_inputs_and_outputs_are_refused(caplog: pytest.LogCaptureFixture) ->
         probe.safe_inference(model, torch.full((1, 2), torch.nan), input_policy=policy).unwrap()
     mended = probe.safe_inference(model, torch.full((1, 2), torch.nan), input_policy=InputPolicy("recover"))
     assert torch.equal(mended.data, model.bias.detach()[None])
-    assert "mended copies take their place" in caplog.text
+    assert "repaired copies take their place" in caplog.text
 
 
 def test_broken_policy_is_an_event_of_the_session(spool: Path) -> None:

@@ -31,9 +31,9 @@ def with_value(value: float) -> Tensor:
 CASES: list[tuple[str, dict[str, Any], Tensor, str]] = [
     ("finite", {}, with_value(math.nan), "x holds 1 NaN and 0 Inf among 4 values"),
     ("finite", {}, with_value(-math.inf), "x holds 0 NaN and 1 Inf among 4 values"),
-    ("max_abs", {"max_abs": 3.0}, with_value(-3.5), "x reaches 3.5 in magnitude, above 3"),
-    ("range", {"low": -2.0}, with_value(-2.5), "x goes down to -2.5, below -2"),
-    ("range", {"high": 2.5}, with_value(4.0), "x goes up to 4, above 2.5"),
+    ("max_abs", {"max_abs": 3.0}, with_value(-3.5), "x reaches an absolute value of 3.5 (limit 3)"),
+    ("range", {"low": -2.0}, with_value(-2.5), "x goes down to -2.5 (lowest allowed -2)"),
+    ("range", {"high": 2.5}, with_value(4.0), "x goes up to 4 (highest allowed 2.5)"),
     ("ndim", {"ndim": 3}, FINE, "x has 2 dimensions, not 3"),
     ("shape", {"shape": (None, 3)}, FINE, "x has the shape (2, 2), not (any, 3)"),
     ("dtype", {"dtype": torch.float64}, FINE, "x has the type torch.float32, not torch.float64"),
@@ -128,7 +128,7 @@ def run_with(policy: Policy, *, steps: int = 4, model: nn.Module | None = None) 
 def events(spool: Path, *kinds: str) -> list[Event]:
     """Those that a policy has made; the detectors have their own about the same values."""
     found = [event for event in run_of(spool).latest_events if event.kind in kinds]
-    return [event for event in found if " policy broken at step " in event.message]
+    return [event for event in found if " policy violated at step " in event.message]
 
 
 def test_raise_stops_before_the_forward(spool: Path) -> None:
@@ -147,7 +147,7 @@ def test_raised_error_is_a_value_error_and_an_anomaly_that_names_the_tensor() ->
     with probe.watch(model, input_policy=InputPolicy("raise", ndim=3)), pytest.raises(ValueError) as caught:
         model(torch.ones(4, 6))
     assert isinstance(caught.value, probe.AnomalyError)
-    assert str(caught.value) == "Input policy broken at step 0: input has 2 dimensions, not 3"
+    assert str(caught.value) == "Input policy violated at step 0: input has 2 dimensions, not 3"
 
 
 def test_event_goes_on_with_what_it_was_given(spool: Path) -> None:
@@ -247,7 +247,7 @@ def test_policies_hold_in_evaluation(spool: Path, context: Any, trained_steps: i
         del calls[:]
         with context():
             for bad, problem in (
-                (torch.full((2, 6), 2000.0), "input reaches 2000 in magnitude, above 1000"),
+                (torch.full((2, 6), 2000.0), r"input reaches an absolute value of 2000 \(limit 1000\)"),
                 (torch.full((2, 6), math.nan), "input holds 12 NaN"),
                 (torch.ones(6), "input has 1 dimensions, not 2"),
             ):

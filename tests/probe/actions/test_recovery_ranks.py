@@ -100,7 +100,7 @@ def test_sharded_model_is_declined_and_updated_as_without_a_recovery(trained: Pa
     (event,) = recoveries(trained, action, 1)
     assert (event.subject, event.severity, event.step) == ("declined", "warning", BAD)
     assert "cannot decide for the others" in event.message
-    assert "all-reduce whether the loss and the norm of the gradients are finite" in event.message
+    assert "all-reduce whether the loss and the gradient norm are finite" in event.message
 
 
 @pytest.mark.parametrize("action", ACTIONS)

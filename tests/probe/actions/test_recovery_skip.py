@@ -121,7 +121,7 @@ def test_skipped_update_is_as_if_step_had_not_been_called(name: str, spool: Path
     assert_identical(*both(OPTIMIZERS[name]))
     (event,) = recoveries(spool)
     assert (event.subject, event.severity, event.step, event.ended) == ("skip", "info", BAD, True)
-    assert event.message.startswith("Loss is NaN at step 3: the update is left out")
+    assert event.message.startswith("Loss is NaN at step 3: the update is skipped")
     assert (event.evidence.value, event.evidence.threshold) == (1, 100)
 
 

@@ -237,7 +237,7 @@ def test_name_is_taken_once_and_free_again_after_removal(training: Training) -> 
         ({"once": 1}, "once=1 must be True or False"),
         ({"cooldown_steps": -1}, "cooldown_steps=-1 must be a whole number of steps"),
         ({"name": "two\nlines"}, "must be one line of at most 200 printable"),
-        ({"condition": "loss > lss"}, "watchpoint 'loss > lss': 'lss' at character 8 is no name"),
+        ({"condition": "loss > lss"}, "watchpoint 'loss > lss': 'lss' at character 8 is not a name"),
     ],
 )
 def test_wrong_option_is_refused_with_what_is_allowed(

@@ -113,7 +113,7 @@ def test_watchpoint_from_outside_is_listed_fires_and_is_removed(session: Session
         (AddWatchpoint(condition='grad_norm("layers.*") > 1'), "no layer or parameter has a name like that"),
         (AddWatchpoint(condition='grad_norm("[!\x1b]*") > 1'), "characters without a glyph"),
         (AddWatchpoint(condition="loss > 1", name="a\x1b[2J"), "must be one line of at most 200 printable"),
-        (ChangeFeatures(features={"activation": 1}), "is no feature"),
+        (ChangeFeatures(features={"activation": 1}), "is not a feature"),
         (ChangePreset(preset="fast"), "preset='fast' is not available"),
         (ChangeLimit(overhead_limit=7.0), "must be a fraction"),
         (Resume(), "the training is not paused"),
@@ -175,7 +175,7 @@ def test_state_has_what_is_asked_for_before_the_next_step_follows_it(session: Se
 @pytest.mark.parametrize("request_", [WriteBundle(), KeepSnapshot(), Pause()])
 def test_what_needs_a_step_is_refused_at_level_off(session: Session, request_: Request) -> None:
     session.ask(ChangeLevel(level="off"))
-    assert "at level off no step is followed" in (session.ask(request_).problem or "")
+    assert "level `off` records no steps" in (session.ask(request_).problem or "")
     session.train(2)
     assert session.ask(AskState()).state.watchpoints == []
     session.ask(ChangeLevel(level="basic"))
@@ -314,7 +314,7 @@ def test_every_request_that_changes_something_is_an_event_with_who_what_and_outc
     session.ask(encode_ask(Ask(request=AddWatchpoint(condition="loss > lss"), **who)))
     session.ask(AskState())
     session.ask(b"no request")
-    by_page = "Asked for by control from 10.0.0.7 over the page: "
+    by_page = "Requested by control from 10.0.0.7 over the page: "
     subject, refused = control_events(session)[1]
     assert control_events(session)[0] == ("set_level", f"{by_page}set_level (level=advanced)\nAccepted.")
     assert (subject, len(control_events(session))) == ("add_watchpoint", 2)
@@ -331,7 +331,7 @@ def test_same_request_twice_at_a_step_is_two_events(session: Session) -> None:
 def test_request_of_an_older_dashboard_says_the_way_that_it_came(session: Session) -> None:
     session.ask(Resume())
     ((_, message),) = control_events(session)
-    assert message == "Asked for by the HTTP API: resume\nRefused: the training is not paused"
+    assert message == "Requested by the HTTP API: resume\nRefused: the training is not paused"
 
 
 def test_request_of_any_length_is_an_event_that_the_journal_takes(session: Session) -> None:

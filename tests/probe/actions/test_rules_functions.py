@@ -120,7 +120,7 @@ def test_rule_that_fails_is_dropped_with_one_event_and_training_goes_on(run, spo
     run.train(8)
     dropped, sound = events(run, spool)
     assert calls == [0]
-    assert dropped.message.startswith(f"Rule broken is not called any more from step 0 on: {why}")
+    assert dropped.message.startswith(f"Rule broken is no longer called from step 0 on: {why}")
     assert sound.subject == "sound"
     assert "switched off" not in caplog.text
 
@@ -148,9 +148,7 @@ def test_slow_watchpoint_is_dropped_and_says_how_slow_with_its_event_ended(run, 
     assert [one.name for one in run.watchpoints] == ["quick"]
     found, dropped, quick = events(run, spool)
     assert dropped.subject == "dropped: sleepy"
-    assert dropped.message.startswith(
-        f"Watchpoint sleepy is not judged any more from step {dropped.step} on: "
-    )
+    assert dropped.message.startswith(f"Watchpoint sleepy is no longer judged from step {dropped.step} on: ")
     assert " ms of a step of " in dropped.message
     # Judged at 15 steps, or one more: what the first of all took is not known.
     assert (found.subject, found.ended, found.count) == ("sleepy", True, dropped.step + 1)
@@ -171,7 +169,7 @@ def test_inert_handle_checks_and_does_nothing(monkeypatch):
     assert run.add_rule(lambda step: True, name="x") == "x"
     assert run.watchpoint("loss > 1") == "loss > 1"
     assert (run.watchpoints, run.resume(), run.is_paused, run.remove_rule("x")) == ((), False, False, False)
-    with pytest.raises(ValueError, match="no name that a condition knows"):
+    with pytest.raises(ValueError, match="not a name that conditions know"):
         run.watchpoint("lss > 1")
 
 

@@ -89,7 +89,9 @@ def test_one_differing_rank_of_64_is_named_with_its_first_step_and_layer(rank: i
     # 1 - 1 / 1.01: relative to the larger of both norms.
     assert finding.value == pytest.approx(1 - 1 / 1.01)
     assert finding.neighbours[-1] == (190, 0.0)
-    assert finding.message.splitlines()[0].startswith(f"Rank {rank} is no replica of rank {int(rank == 0)} ")
+    assert finding.message.splitlines()[0].startswith(
+        f"Rank {rank} is not a replica of rank {int(rank == 0)} "
+    )
     assert f"63 of 64 ranks are equal; rank {rank} is not." in finding.message
     assert "At step 190 it was still equal." in finding.message
 

@@ -1,4 +1,4 @@
-"""What moved first before an event, against series whose changes are planted."""
+"""What changed before an event, against series whose changes are planted."""
 
 from __future__ import annotations
 
@@ -139,7 +139,8 @@ def test_healthy_noise_moves_rarely(seed: int) -> None:
 def test_chain_reads_from_the_event_back_to_what_moved_first() -> None:
     moves = [Move("blocks.2", 811, 55.0), Move("loss", 812, 40.0, what="loss"), Move("blocks.0", 812, 3.2)]
     assert chain(moves) == (
-        "What moved, the first last: gradients of blocks.0 3.2x its median at step 812 <- loss 40x its "
+        "What changed before (newest first): gradients of blocks.0 3.2x its median at step 812 "
+        "<- loss 40x its "
         "median at step 812 <- gradients of blocks.2 55x its median at step 811"
     )
     assert chain(moves[:1]) is None

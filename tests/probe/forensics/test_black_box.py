@@ -151,7 +151,7 @@ def test_event_says_that_an_input_moved_first(spool):
     inputs = [torch.randn(16, 4).clamp(-2, 2) * (300.0 if step == 39 else 1.0) for step in range(40)]
     run, _ = bundle_of_training(spool, inputs, fails_at=39)
     event = next(event for event in read_journal(run).latest_events if event.kind == "nonfinite_loss")
-    (why,) = [line for line in event.message.splitlines() if line.startswith("What moved")]
+    (why,) = [line for line in event.message.splitlines() if line.startswith("What changed before")]
     assert why.endswith("x its median at step 39")
     assert " <- largest element of input args[0] " in why
 

@@ -188,7 +188,7 @@ def replace_by_link(path):
     [
         (cut, "bytes"),
         (flip, "checksum"),
-        (replace_by_link, "no ordinary file"),
+        (replace_by_link, "not a regular file"),
         (Path.unlink, "No such file"),
     ],
 )

@@ -243,12 +243,12 @@ def test_place_where_no_folder_can_be_is_said(bundles, step):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no bundle's description"),
-        ("{", "no bundle's description"),
+        ("", "not a bundle's description"),
+        ("{", "not a bundle's description"),
         ('{"version": 2}', "version 2, which a newer nanscope has written; this nanscope reads version 1"),
         ('{"version": 0}', "version 0, which an older nanscope has written; this nanscope reads version 1"),
         ('{"version": 1}', "missing required field"),
-        ("[" * 100_000, "no bundle's description"),
+        ("[" * 100_000, "not a bundle's description"),
     ],
 )
 def test_description_that_is_none_is_refused(tmp_path, text, said):
@@ -258,7 +258,7 @@ def test_description_that_is_none_is_refused(tmp_path, text, said):
 
 
 def test_folder_that_is_no_bundle_is_refused(tmp_path):
-    with pytest.raises(BundleError, match=r"is no bundle: .* No such file"):
+    with pytest.raises(BundleError, match=r"is not a bundle: .* No such file"):
         read_bundle(tmp_path)
 
 
@@ -274,7 +274,7 @@ def test_description_that_is_a_pipe_or_a_link_is_refused(tmp_path):
     path = tmp_path / "bundle.json"
     os.mkfifo(path)
     for read in (read_bundle, check_folder):
-        with pytest.raises(BundleError, match="no ordinary file"):
+        with pytest.raises(BundleError, match="not a regular file"):
             read(tmp_path)
     path.unlink()
     path.symlink_to("/dev/zero")

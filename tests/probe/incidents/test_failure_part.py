@@ -129,7 +129,7 @@ def in_plain_python(model: nn.Module, opt: Optimizer) -> None:
         (in_clipping, "in gradient clipping"),
         (in_a_scheduler, "in the learning rate's scheduler"),
         (in_a_derivative, "in the backward pass, by matmul"),
-        (in_another_model, "in the forward of Critic, which is no part of the watched model, by add"),
+        (in_another_model, "in the forward of Critic, which is not part of the watched model, by add"),
         (in_a_function_of_the_script, "outside any module, by mul"),
         (in_plain_python, "outside any module"),
     ],

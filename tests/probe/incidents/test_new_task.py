@@ -227,7 +227,7 @@ def test_warning_that_waited_has_all_its_steps_and_alarms_in_order() -> None:
     assert (event.severity, event.count, event.last_step) == ("warning", 30, AT + 29)
     closed = Judged(Series([20.0] * 90, LONG))
     assert closed.alarms == sorted(closed.alarms) and closed.alarms[0] == AT
-    assert any("What moved" in one.message for one in closed.notebook.latest.values())
+    assert any("What changed before" in one.message for one in closed.notebook.latest.values())
 
 
 # ---------------------------------------------------------------------------------- what never waits

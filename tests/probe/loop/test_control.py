@@ -28,8 +28,8 @@ def applied(settings: Settings, *commands: Command) -> Settings:
     [
         (SetLevel, "loud", "level='loud' is not available"),
         (SetPreset, "fast", "preset='fast' is not available"),
-        (SetFeatures, {"activation": 1}, "is no feature"),
-        (SetFeatures, {"activation": None}, "is no feature"),
+        (SetFeatures, {"activation": 1}, "is not a feature"),
+        (SetFeatures, {"activation": None}, "is not a feature"),
         (SetFeatures, {"activations": -1}, "must be a whole number"),
         (SetFeatures, "activations", "must be a mapping"),
         (SetLimit, 5, "must be a fraction"),

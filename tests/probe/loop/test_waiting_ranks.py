@@ -72,10 +72,12 @@ def test_command_lets_the_paused_rank_go_on_and_with_it_the_other(trained: tuple
 def test_pause_of_a_rank_ends_before_the_others_time_out(trained: tuple[Path, list[str]]) -> None:
     cause, pause = watchpoint_events(trained, "left alone")
     limit = f"{SHORT_TIMEOUT_S / 3:.1f} s"
-    assert f"By itself it goes on after {limit}: collectives of the other ranks time out" in cause.message
+    assert (
+        f"Without that it continues after {limit}: collectives of the other ranks time out" in cause.message
+    )
     assert "resumed by the time limit" in pause.message
     # What is left unsaid where the user's own limit, of one hour, is the shorter one.
-    assert "By itself it goes on after 20.0 s" in watchpoint_events(trained, "resumed")[0].message
+    assert "Without that it continues after 20.0 s" in watchpoint_events(trained, "resumed")[0].message
 
 
 def test_backward_of_a_slow_rank_is_told_from_the_wait_of_the_other(trained: tuple[Path, list[str]]) -> None:

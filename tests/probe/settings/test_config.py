@@ -42,7 +42,7 @@ def test_level_preset_and_switches_come_to_what_is_measured() -> None:
     ("option", "value", "message"),
     [
         ("preset", "fast", "preset='fast' is not available; choose one of"),
-        ("features", {"gradient": 1}, "features.'gradient'. is no feature; choose from"),
+        ("features", {"gradient": 1}, "features.'gradient'. is not a feature; choose from"),
         ("features", {"gradients": -1}, "features.'gradients'.=-1 must be a whole number"),
         ("features", 3, "features=3 must be a mapping"),
         ("overhead_limit", 2, "overhead_limit=2 must be a fraction from 0"),

@@ -81,7 +81,7 @@ def test_period_out_of_range_is_refused_by_name(period: object) -> None:
     [
         ({"level": "loud"}, "level='loud' is not available; choose one of 'off', 'basic'"),
         ({"preset": "fast"}, "preset='fast' is not available; choose one of 'development'"),
-        ({"overrides": {"gradient": 1}}, "features.'gradient'. is no feature; choose from gradients, "),
+        ({"overrides": {"gradient": 1}}, "features.'gradient'. is not a feature; choose from gradients, "),
         ({"overrides": ["gradients"]}, "must be a mapping"),
         ({"overhead_limit": 2}, "overhead_limit=2 must be a fraction from 0"),
         ({"overhead_limit": float("nan")}, "overhead_limit=nan must be a fraction"),

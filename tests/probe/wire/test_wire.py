@@ -157,7 +157,7 @@ def test_event_json_is_read_back_whole() -> None:
     [{"id": "x"}, {"evidence": None}, {"evidence": {"neighbours": [3]}}, {"step": "7"}, {"stacks": 3}],
 )
 def test_json_that_is_no_event_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(WireError, match="no event"):
+    with pytest.raises(WireError, match="not an event"):
         read_event_json({**event_json(EVENT), **change})
 
 

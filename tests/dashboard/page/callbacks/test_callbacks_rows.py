@@ -48,7 +48,7 @@ def test_row_view_of_a_range_has_the_histograms_in_it(store: PageStore) -> None:
     ("asked", "said"),
     [
         ({"row": "nobody"}, "no such name"),
-        ({"row": "head", "first": 1, "end": 3}, "Nothing of it was counted"),
+        ({"row": "head", "first": 1, "end": 3}, "No histogram of it was recorded"),
     ],
 )
 def test_row_view_without_histograms_says_so(store: PageStore, asked: dict[str, object], said: str) -> None:

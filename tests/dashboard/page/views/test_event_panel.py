@@ -250,7 +250,7 @@ def test_bundle_is_the_command_that_replays_it() -> None:
     command = "dashboard replay '/spool/my run/bundles/1; rm -rf ~' --entry MODULE:FUNCTION"
     assert command in text_of(event_panel(event))
     assert "--entry MODULE:FUNCTION" in event_html(event, started=None)
-    assert "Make the step again" not in text_of(event_panel(nan_event()))
+    assert "Run the step again" not in text_of(event_panel(nan_event()))
 
 
 def test_line_of_a_derivative_of_the_scripts_own_comes_before_that_of_its_forward() -> None:

@@ -91,11 +91,11 @@ def test_starts_of_a_rank_are_processes_of_their_own() -> None:
 
 def test_trend_is_said_in_bytes_a_step() -> None:
     growing = [snapshot(number, mib=100 + 20 * number) for number in range(6)]
-    assert trend_sentence(growing).startswith("The process grows by 2 MiB a step (95 % interval +2 MiB to")
+    assert trend_sentence(growing).startswith("The process grows by 2 MiB per step (95 % interval +2 MiB to")
     still = [snapshot(number, mib=100 + number % 2) for number in range(6)]
-    assert trend_sentence(still).startswith("No growth shows")
+    assert trend_sentence(still).startswith("No significant growth")
     timed = [snapshot(number, mib=100 + 3 * number, step=None) for number in range(6)]
-    assert "3 MiB a second" in trend_sentence(timed)
+    assert "3 MiB per second" in trend_sentence(timed)
     assert trend_sentence(growing[:2]) == ""
 
 
@@ -104,7 +104,7 @@ def test_snapshot_that_does_not_decode_is_counted_and_never_fatal(body: bytes) -
     odd = Document(kind=MEMORY_SNAPSHOT, key="x", time=1.0, body=body)
     documents = [StoredDocument(run="a", rank=0, incarnation=1, document=odd), stored(snapshot(1, mib=1))]
     shown = memory_section(documents)
-    assert "Snapshots that cannot be read, for they come from another version: 1." in list(texts(shown))
+    assert "Snapshots of another version, which cannot be read: 1." in list(texts(shown))
     assert len(rows(shown)) == 2
     assert rows(memory_section(documents[:1])) == []
 

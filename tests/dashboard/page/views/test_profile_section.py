@@ -55,7 +55,7 @@ def shown(*bodies: ProfileBody) -> str:
 
 def test_profile_shows_findings_times_and_link() -> None:
     text = shown(BODY)
-    assert "Steps 5 to 7, 500 ms a step while profiled" in text
+    assert "Steps 5 to 7, 500 ms per step while profiled" in text
     assert "Copies take 40%" in text and "Copies and conversions" in text
     assert "aten::<script>" in text and "750 ms" in text and "2 KiB" in text and "train.py:7" in text
     assert "/api/v1/runs/my%20run/profiles/k%2F0/trace" in text and "4 KiB" in text
@@ -79,7 +79,7 @@ def test_newest_profile_is_open_and_first() -> None:
 
 def test_profile_without_a_trace_has_no_link_and_none_without_findings() -> None:
     text = shown(msgspec.structs.replace(BODY, trace=None, findings=[], notes=["No room."]))
-    assert "/trace" not in text and "Nothing stands out." in text and "No room." in text
+    assert "/trace" not in text and "Nothing unusual." in text and "No room." in text
 
 
 def test_gpu_columns_are_there_only_with_a_gpu() -> None:

@@ -129,9 +129,9 @@ def test_far_from_median_of_equal_or_two_ranks_is_none() -> None:
 
 
 def test_remarks_of_a_healthy_run_say_that_no_rank_stands_out() -> None:
-    assert [each.text for each in remarks([None, None])] == ["No rank stands out"]
+    assert [each.text for each in remarks([None, None])] == ["No rank is unusual"]
     missing = missing_ranks([0, 1, 2], [True, False, True])
-    assert [each.text for each in remarks([missing])] == ["No rank stands out", "Rank 1 has sent nothing"]
+    assert [each.text for each in remarks([missing])] == ["No rank is unusual", "Rank 1 has sent nothing"]
     assert missing_ranks([0, 1], [True, True]) is None
 
 

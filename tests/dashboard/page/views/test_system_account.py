@@ -58,19 +58,17 @@ def facts(*accounts: StreamAccount, **changes: Any) -> SystemFacts:
         (
             [stream(), stream(stream="events", written=5, stored=5, gaps=0, dropped=0)],
             False,
-            "105 records written = 95 stored + 7 in gaps + 3 dropped: the account balances, what is lost is "
-            "counted.",
+            "105 records written: 95 stored + 7 in gaps + 3 dropped.",
         ),
         (
             [stream(written=90, gaps=0, dropped=0)],
             False,
-            "90 records written = 90 stored + 0 in gaps + 0 dropped: the account balances, nothing is lost.",
+            "All 90 records arrived.",
         ),
         (
             [stream(written=1104)],
             True,
-            "1,104 records written = 90 stored + 7 in gaps + 3 dropped + 1,004 on their way: the account "
-            "balances.",
+            "1,104 records written: 90 stored + 7 in gaps + 3 dropped + 1,004 on their way.",
         ),
         (
             [stream(written=101)],
@@ -80,8 +78,8 @@ def facts(*accounts: StreamAccount, **changes: Any) -> SystemFacts:
         (
             [stream(written=98)],
             False,
-            "98 records in the journal, 90 stored + 7 in gaps + 3 dropped: 2 records are here that it no "
-            "longer has.",
+            "98 records in the journal, 90 stored + 7 in gaps + 3 dropped: 2 records are stored here that "
+            "it no longer has.",
         ),
         (
             [stream(written=None)],
@@ -103,10 +101,10 @@ def test_helper_losses_and_failures_are_told() -> None:
         readings={"probe_failures": 2.0},
     )  # fmt: skip
     assert delivery_sentences(shown)[1:] == [
-        "1 step was lost before they could be written: a full disk, say.",
-        "The helper of this run is process 7 on this machine; a dashboard takes what it sends.",
+        "1 step was lost before being written (a full disk, for example).",
+        "The helper of this run is process 7 on this machine; a dashboard receives its data.",
         "To keep to 2 % of a step, the probe measures activations every 400 steps.",
-        "The probe's own code has failed 2 times; what failed is switched off.",
+        "The probe's own code failed 2 times; the parts that failed are switched off.",
     ]
     assert "No helper of this run" in delivery_sentences(facts(stream(), is_running=True))[1]
 
@@ -157,10 +155,10 @@ def test_findings_have_state_name_and_advice() -> None:
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        ([finding("ok")], "Recording works; nothing has to be done."),
+        ([finding("ok")], "Recording works; nothing to do."),
         (
             [finding("ok"), finding("limited", "kernel")],
-            "Recording works. What is limited, and why, stands above: kernel.",
+            "Recording works. What is limited, and why, is listed above: kernel.",
         ),
         ([finding("missing", advice="install it")], "Nothing can be recorded here: torch: install it"),
     ],
