@@ -192,8 +192,17 @@ def _nonfinite(sample: Sample, inputs: InputSample, index: int, *, is_usual: boo
         severity=severity,
         subject=inputs.names[index],
         message=f"Input {inputs.names[index]!r} holds {_counted(nan, inf)} at step {sample.step}"
-        f"{'' if not is_harmless else ', though the loss is finite'}",
+        f"{_all_the_same(sample) if is_harmless else ''}",
         value=value,
         threshold=None,
         affected=(inputs.names[index],),
     )
+
+
+def _all_the_same(sample: Sample) -> str:
+    """What is known of the loss: a call may have had none that backward got, as where the script skips it."""
+    if sample.calls_without_backward <= 0:
+        return ", though the loss is finite"
+    calls = sample.calls_without_backward
+    skipped = "1 call of the model" if calls == 1 else f"{calls} calls of the model"
+    return f", though the loss that backward got is finite; {skipped} in this step had no backward"

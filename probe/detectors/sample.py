@@ -68,6 +68,8 @@ class Sample:
     """What has one value per step, under the names of `wire.SCALARS`; logged values begin with ``log/``."""
     modules: ModuleSample | None = None
     inputs: InputSample | None = None
+    calls_without_backward: int = 0
+    """How many more calls of the model than backwards: the inputs' own loss may have been given to none."""
     parameter_names: tuple[str, ...]
     layer_names: tuple[str, ...]
     layer_of: npt.NDArray[np.intp]

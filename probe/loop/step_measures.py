@@ -267,8 +267,8 @@ class StepMeasures:
         if features.gradient_noise or features.gradient_cosine:
             feature = "gradient_cosine" if features.gradient_cosine else "gradient_noise"
             run(feature, self._collect_turn, measured, opened)
-        self._accumulates = opened.backwards > 1
-        self._norms = measured.parameter_norm
+        self._accumulates, self._norms = opened.backwards > 1, measured.parameter_norm
+        measured.calls_without_backward = opened.calls - opened.backwards
         measured.inputs, self._inputs = self._inputs, None
         if features.activations and not self._has_seen_start:
             self._has_seen_start = True

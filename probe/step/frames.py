@@ -66,7 +66,9 @@ class MeasuredStep(msgspec.Struct, kw_only=True):
     modules: ModuleStatistics | None = None
     """What the modules returned and took, where it was observed."""
     inputs: InputSample | None = None
-    """What the model was called with, where it was looked at."""
+    """What the model was called with first, where it was looked at."""
+    calls_without_backward: int = 0
+    """How many calls of the model more than backwards there were: of a loss that the script skipped, say."""
     parameter_std: Floats | None = None
     """(parameters,) standard deviations as they were at the start; at the first step alone."""
     is_matrix: npt.NDArray[np.bool_] | None = None
@@ -293,6 +295,7 @@ def build_sample(measured: MeasuredStep, *, processor_share: float) -> Sample:
         },
         modules=None if measured.modules is None else module_sample(measured.modules),
         inputs=measured.inputs,
+        calls_without_backward=measured.calls_without_backward,
         parameter_std=measured.parameter_std,
         is_matrix=measured.is_matrix,
         parameter_names=layout.names,

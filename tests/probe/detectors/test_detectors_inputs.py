@@ -119,6 +119,22 @@ def test_nan_in_the_input_is_found_at_its_step() -> None:
     assert alarms(samples) == [(2, "nonfinite_input", "warning")]
 
 
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        (0, "though the loss is finite"),
+        # A loss that the script skipped, or two calls for one loss: which of them is not known.
+        (1, "though the loss that backward got is finite; 1 call of the model in this step had no backward"),
+        (3, "though the loss that backward got is finite; 3 calls of the model in this step had no backward"),
+    ],
+)
+def test_loss_that_is_called_finite_is_the_one_that_backward_got(calls: int, said: str) -> None:
+    samples = given_to([np.array([1.0, math.inf])], calls_without_backward=calls)
+    ((_, finding),) = find(samples, InputDetector(OPTIONS))
+    assert said in finding.message
+    assert ("the loss is finite" in finding.message) == (calls == 0)
+
+
 @pytest.mark.parametrize("fields", [{"loss": None}, {"total_grad_norm": math.nan}])
 def test_nan_in_the_input_that_ruins_the_step_is_critical(fields: dict[str, object]) -> None:
     samples = given_to([np.array([1.0, math.inf])], **fields)
