@@ -23,6 +23,7 @@ from ...compat import torch_engine, torch_nodes
 from ...delivery.recorder.run_id import has_begun
 from ...guard import outcome_of
 from .closures import FirstClosures
+from .missed_losses import MissedLosses
 from .owners import find_holders, parameters_of, trained_part, variable_name
 from .sessions import Launch, SessionStarter
 from .tracebacks import hide_own_frames_of_uncaught
@@ -52,12 +53,13 @@ class Attacher:
         self._closures = FirstClosures(self)
         self._trains_by_hand = self._has_failed = False
         self._searches = 0
+        self._missed = MissedLosses()
         hide_own_frames_of_uncaught()
 
     def say_if_nothing_was_found(self, line: str) -> None:
-        """Say a line where no session has begun, though nothing has failed."""
+        """Where no session has begun, though nothing has failed, say what the losses missed, or a line."""
         if not (self._starter.has_started or self._has_failed or has_begun()):
-            self._starter.say(line)
+            self._starter.say(self._missed.sentence() or line)
 
     # -- what happens in the script; nothing here raises
 
@@ -121,6 +123,8 @@ class Attacher:
             return self._attach_all(holders)
         leaves = set(map(id, torch_nodes.leaves_of(losses))) if holders else set()
         reached = [item for item in holders if not leaves.isdisjoint(map(id, item.parameters()))]
+        if not reached:
+            self._missed.note(losses, holders, sys._getframe(1))
         return self._attach_all(reached)
 
     def _reached_by_hand(self, losses: list[Tensor]) -> list[nn.Module]:
