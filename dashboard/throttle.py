@@ -20,12 +20,8 @@ MOST_ADDRESSES: Final = 1024
 
 def is_loopback(address: str) -> bool:
     """Whether an address is of this machine; what is no address is not."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return (mapped or found).is_loopback
+    found = _parsed(address)
+    return found is not None and found.is_loopback
 
 
 class Throttle:
@@ -62,11 +58,21 @@ class Throttle:
 
 
 def _network(address: str) -> str:
-    """Whoever has one IPv6 address has the 2**64 of its network."""
+    """Who has one IPv6 address has the 2**64 of its network, and who is on this machine all of 127/8."""
+    found = _parsed(address)
+    if found is None:
+        return address[:100]
+    if found.is_loopback:
+        return "loopback"
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    return str(ipaddress.ip_network((found, 64), strict=False))
+
+
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return an address, an IPv4 one written as IPv6 as what it is; None where it is none."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
-        return address[:100]
-    if isinstance(found, ipaddress.IPv4Address) or found.ipv4_mapped or found.is_loopback:
-        return str(found)
-    return str(ipaddress.ip_network((found, 64), strict=False))
+        return None
+    return (found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None) or found

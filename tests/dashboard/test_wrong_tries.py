@@ -50,6 +50,17 @@ def test_throttle_takes_a_network_of_ipv6_for_one() -> None:
     assert throttle.wait_s("2001:db8:0:1::1") == 0
 
 
+def test_throttle_takes_this_machine_for_one_address() -> None:
+    throttle = Throttle(Clock())
+    for number in range(2000):
+        throttle.note_failure(f"127.0.0.{1 + number % 250}")
+    for address in ("127.0.0.251", "127.9.9.9", "::1", "::ffff:127.0.0.7"):
+        assert throttle.wait_s(address) > 0
+    assert len(throttle) == 1
+    failed(throttle, "::ffff:10.0.0.1")
+    assert throttle.wait_s("10.0.0.1") > 0 and throttle.wait_s("10.0.0.2") == 0
+
+
 def test_throttle_table_is_bounded_and_keeps_the_newest() -> None:
     throttle = Throttle(Clock())
     for number in range(MOST_ADDRESSES * 2):
