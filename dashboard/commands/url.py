@@ -36,4 +36,4 @@ def open_running(*, open_browser: bool, announce: Callable[[str], None]) -> None
     address = running_address()
     announce(f"nanscope {address}")
     if open_browser and listening.has_graphical_session(os.environ):
-        listening.open_browser(address)
+        listening.open_browser(address, os.environ)

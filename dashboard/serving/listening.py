@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import html
 import socket
 from collections.abc import Iterator, Mapping
+from typing import Final
+
+from probe.settings.places import state_folder, write_private_file
 
 from ..errors import DashboardError
+
+_REDIRECT: Final = """<!doctype html>
+<meta charset="utf-8"><meta name="referrer" content="no-referrer">
+<meta http-equiv="refresh" content="0; url={address}">
+<title>nanscope</title><a href="{address}">nanscope</a>
+"""
 
 
 @contextlib.contextmanager
@@ -45,8 +55,17 @@ def has_graphical_session(environment: Mapping[str, str]) -> bool:
     return bool(display) and "SSH_CONNECTION" not in environment
 
 
-def open_browser(address: str) -> None:
-    """Open the page in the user's browser."""
+def open_browser(address: str, environment: Mapping[str, str]) -> None:
+    """Open the page in the user's browser, by a file of the user's own that leads to it.
+
+    What a browser is started with stands in the list of processes, which every user of the machine reads: the
+    address with its token must not.
+    """
     import webbrowser
 
-    webbrowser.open(address)
+    page = state_folder(environment) / "open.html"
+    try:
+        write_private_file(page, _REDIRECT.format(address=html.escape(address)).encode())
+    except OSError:
+        return  # the address is printed, too
+    webbrowser.open(page.absolute().as_uri())

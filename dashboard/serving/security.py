@@ -7,6 +7,7 @@ loop. It knows nothing of Dash, and lets nothing through that it does not recogn
 from __future__ import annotations
 
 import asyncio
+import html
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, urlencode
@@ -34,6 +35,9 @@ _VIEWERS_POSTS: Final = ("/_dash-update-component", LOGOUT)
 NEEDS_TOKEN: Final = (
     "This page needs its token. On the machine that it runs on, `dashboard url` prints the whole address "
     "(it ends in ?token=...). Open that once; the browser remembers it afterwards.\n"
+)
+_LEADS_ON: Final = (
+    '<!doctype html><meta http-equiv="refresh" content="0; url={location}"><title>nanscope</title>'
 )
 TOO_MANY: Final = "Too many wrong tokens from this address; try again when Retry-After is over.\n"
 NEEDS_ORIGIN: Final = (
@@ -72,7 +76,7 @@ class SecurityMiddleware:
             await _refuse(guarded, *(refusal or (401, NEEDS_TOKEN)), headers, wait_s=visit.wait_s)
             return
         if (location := _without_token(scope)) is not None:
-            await self._begin_session(guarded, location, caller.role)
+            await self._begin_session(guarded, location, caller.role, headers)
             return
         try:
             async with asyncio.timeout(BODY_S):
@@ -98,11 +102,18 @@ class SecurityMiddleware:
             return 403, "Requests from other sites are refused.\n"
         return None
 
-    async def _begin_session(self, send: Send, location: str, role: Role) -> None:
-        session = self._gate.sessions.begin(role)
-        await _answer(
-            send, 303, b"", extra=[(b"location", _latin(location)), self._cookie(session, SESSION_SECONDS)]
-        )
+    async def _begin_session(self, send: Send, location: str, role: Role, headers: Mapping[str, str]) -> None:
+        """Give a session, and lead on without the token.
+
+        Where a file or another site has led here, a browser keeps the cookie to itself until a page of ours
+        leads on: `SameSite=Strict` goes by who began a navigation, redirects included.
+        """
+        cookie = self._cookie(self._gate.sessions.begin(role), SESSION_SECONDS)
+        if headers.get("sec-fetch-site") == "cross-site":
+            page = _LEADS_ON.format(location=html.escape(location)).encode()
+            await _answer(send, 200, page, kind="text/html; charset=utf-8", extra=[cookie])
+        else:
+            await _answer(send, 303, b"", extra=[(b"location", _latin(location)), cookie])
 
     async def _end_session(self, send: Send, headers: Mapping[str, str]) -> None:
         self._gate.sessions.end(self._gate.session(headers))

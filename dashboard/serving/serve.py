@@ -91,7 +91,7 @@ def serve(
             if server.elsewhere:
                 notice(f"{server.elsewhere}.")
             if open_browser and listening.has_graphical_session(os.environ):
-                listening.open_browser(server.address)
+                listening.open_browser(server.address, environment)
             try:
                 if ready is not None:
                     ready(server)

@@ -153,6 +153,14 @@ def test_token_in_address_becomes_session_and_leaves_the_address() -> None:
     assert {"HttpOnly", "SameSite=Strict", "Path=/"} < set(attributes)
 
 
+def test_token_in_address_from_a_file_leads_on_by_a_page_of_ours() -> None:
+    """A browser sends a strict cookie only where a page of ours, not a redirect, leads on."""
+    answer = call((b"sec-fetch-site", b"cross-site"), query=b"run=a&token=" + TOKEN.encode() + b"&e=%22%3E")
+    assert status(answer) == 200 and header(answer, b"set-cookie").startswith(b"nanscope_8050=")
+    assert b'content="0; url=/?run=a&amp;e=%22%3E"' in answer[1]["body"]
+    assert TOKEN.encode() not in answer[1]["body"]
+
+
 def test_wrong_token_in_address_sets_no_cookie() -> None:
     answer = call(query=b"token=wrong")
     assert (status(answer), header(answer, b"set-cookie")) == (401, b"")
