@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from . import began as began
 from .compat.lasting_objects import lasting
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"dash", "plotly", "pandas", "duckdb"}
 FLOORS: dict[str, dict[str, int]] = {
     "probe": {
+        "began": 0,
         "errors": 0,
         "guard": 0,
         "own_files": 1,
@@ -63,7 +64,7 @@ FLOORS: dict[str, dict[str, int]] = {
     },
 }
 """A package, or a module that lies flat, imports of its own top package only what stands on a lower floor."""
-FLAT_MODULES = {"errors", "guard", "own_files", "session", "self_check", "watching"}
+FLAT_MODULES = {"began", "errors", "guard", "own_files", "session", "self_check", "watching"}
 MOST_PACKAGES = 16
 FROM_PROBE = {"wire", "errors", "detectors", "settings", "delivery", "__version__"}
 """What the dashboard may use of the probe: `delivery` for the journals, the helper's lock and what may be

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ..settings.places import default_spool, read_serve_state
+from ..settings.places import ServeState, default_spool, read_serve_state
 from .recorder.tally import Tally
 from .stderr import say
 
@@ -40,11 +40,22 @@ def how_to_open(run_folder: Path, environment: Mapping[str, str] = os.environ) -
     """Say where the page of a run is, or by which command there will be one; without the page's token."""
     serving = read_serve_state(environment)
     if serving is not None and is_alive(serving.pid):
-        return f"watch it at {serving.page} (with its token: dashboard url)"
+        of_others = _why_there(serving, run_folder.parent)
+        return f"watch it at {serving.page} (with its token: dashboard url){of_others}"
     how = "open with: dashboard serve"
     if not _is_usual(run_folder.parent, environment):
         how += f" --spool {shlex.quote(str(run_folder.parent))}"
     return how
+
+
+def _why_there(serving: ServeState, spool: Path) -> str:
+    """Say why a dashboard with another spool shows a run; empty where it has the same."""
+    if not serving.spool or Path(serving.spool).resolve() == spool.resolve():
+        return ""
+    return (
+        f"; that dashboard (process {serving.pid}, spool {serving.spool}) receives all trainings of your "
+        "account: to keep this one out of it, set NANSCOPE_CONNECT= to nothing"
+    )
 
 
 def target_of(run_folder: Path, environment: Mapping[str, str] = os.environ) -> str:

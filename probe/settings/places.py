@@ -6,22 +6,30 @@ Paths and small files only. Called by the probe, by the helper and by the dashbo
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from .. import began
 from ..own_files import lift
+
+_logger = logging.getLogger(__name__)
 
 DEFAULT_PAGE_PORT: Final = 8050
 DEFAULT_INGEST: Final = "tcp://127.0.0.1:8051"
 NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "fuse.sshfs", "9p"})
 _ADDRESS: Final = re.compile(r"tcp://[^\s*]+:(?P<port>\d{1,5})|ipc://\S+")
 _LARGEST_PORT: Final = 65535
+_MOST_TAKEN: Final = 10
+"""Names of temporary folders that are tried, where others have taken them."""
 _FOLDER: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,128}")
 
 
@@ -37,6 +45,8 @@ class ServeState(msgspec.Struct, frozen=True, kw_only=True):
     """Ingest secret, hexadecimal; both ends prove it in the handshake and never send it."""
     data: str = ""
     """Folder of its store. The token is in a note there, and never here: probes read this."""
+    spool: str = ""
+    """Folder of the journals that it reads; "" where the server is older."""
     keys: str = ""
     """File of the keys that its ingest wants, see `keys.ClientKeys`; "" where it wants none."""
 
@@ -44,15 +54,38 @@ class ServeState(msgspec.Struct, frozen=True, kw_only=True):
 def default_spool(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the spool folder: `NANSCOPE_SPOOL`, else the user's cache folder.
 
-    A cache folder on a network file system is replaced by one under the local temporary folder, because
-    appends there block and locks are unreliable. The folder is not created.
+    A relative path is taken from where the process began. A cache folder on a network file system is
+    replaced by one under the local temporary folder, because appends there block and locks are unreliable;
+    it stays where every folder of that name there belongs to somebody else. The spool is not created.
     """
     if chosen := environment.get("NANSCOPE_SPOOL"):
-        return Path(chosen)
+        return Path(began.FOLDER, chosen)
     cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nanscope" / "spool"
-    if file_system_type(cache) in NETWORK_FILE_SYSTEMS:
-        return Path(tempfile.gettempdir()) / f"nanscope-{os.getuid()}" / "spool"
+    if file_system_type(cache) in NETWORK_FILE_SYSTEMS and (own := own_temporary_folder()) is not None:
+        return own / "spool"
     return cache
+
+
+def own_temporary_folder() -> Path | None:
+    """Return this user's folder below the temporary one, made where there is none; None where none can be."""
+    return _own_folder_in(Path(tempfile.gettempdir()))
+
+
+@lru_cache(maxsize=4)
+def _own_folder_in(shared: Path) -> Path | None:
+    """Pass over what others own or may write in, and say so once: anybody may make a folder there first."""
+    usual = shared / f"nanscope-{os.getuid()}"
+    for folder in (usual, *(usual.with_name(f"{usual.name}-{number}") for number in range(1, _MOST_TAKEN))):
+        with contextlib.suppress(OSError):
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+            found = folder.lstat()
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
+                if folder != usual:
+                    _logger.warning("nanscope: %s can be written by other users; %s is used", usual, folder)
+                return folder
+    _logger.warning("nanscope: %s can be written by other users, and is not used", usual)
+    return None
 
 
 def state_folder(environment: Mapping[str, str] = os.environ) -> Path:

@@ -139,7 +139,7 @@ def _spool_limit(spool: Path, free: int, environment: Mapping[str, str]) -> tupl
     if chosen and not Path(chosen).is_absolute():
         return (
             "a relative path",
-            "It names another folder in each working folder: set NANSCOPE_SPOOL to an absolute path",
+            "It is taken from where each process began: set NANSCOPE_SPOOL to an absolute path",
         )
     if not chosen and spool.name == "spool" and spool.parent.name != "nanscope":
         return (

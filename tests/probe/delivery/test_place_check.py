@@ -105,11 +105,54 @@ def test_spool_away_from_a_cache_on_a_network_is_limited(
     assert "temporary, because the cache folder is on a network file system" in finding.found
 
 
+@pytest.mark.parametrize("kind", ["writable", "link", "file", "other owner"])
+def test_temporary_folder_of_somebody_else_is_not_used(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(places.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(places, "file_system_type", lambda path: "nfs4")
+    taken, environment = tmp_path / f"nanscope-{os.getuid()}", {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    if kind == "link":
+        (tmp_path / "elsewhere").mkdir()
+        taken.symlink_to("elsewhere")
+    elif kind == "file":
+        taken.touch()
+    else:
+        taken.mkdir()
+        taken.chmod(0o777 if kind == "writable" else 0o700)
+    if kind == "other owner":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a folder away")
+        os.chown(taken, 65534, 65534)
+    found = {places.default_spool(environment) for _ in range(3)}
+    assert found == {tmp_path / f"nanscope-{os.getuid()}-1" / "spool"}
+    (record,) = caplog.records
+    assert str(taken) in record.getMessage()
+
+
+def test_no_temporary_folder_of_ones_own_leaves_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(places, "file_system_type", lambda path: "nfs4")
+    for number in ["", *(f"-{number}" for number in range(1, 10))]:
+        (tmp_path / f"nanscope-{os.getuid()}{number}").touch()
+    assert places.default_spool({"XDG_CACHE_HOME": "/net/me"}) == Path("/net/me/nanscope/spool")
+
+
+def test_relative_spool_is_taken_from_where_the_process_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Path.cwd()
+    monkeypatch.chdir(tmp_path)
+    assert places.default_spool({"NANSCOPE_SPOOL": "runs/here"}) == before / "runs" / "here"
+
+
 @pytest.mark.usefixtures("disk")
 def test_spool_of_a_relative_path_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("probe.began.FOLDER", str(tmp_path))
     finding = check_spool({"NANSCOPE_SPOOL": "spool"})
-    assert (finding.state, finding.found) == ("limited", "spool: a relative path")
+    assert (finding.state, finding.found) == ("limited", f"{tmp_path}/spool: a relative path")
 
 
 @pytest.mark.usefixtures("disk")

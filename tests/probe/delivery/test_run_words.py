@@ -157,6 +157,22 @@ def test_start_line_leads_to_a_running_dashboard_without_its_token(tmp_path: Pat
     assert "secret" not in line
 
 
+@pytest.mark.parametrize("is_same", [True, False])
+def test_start_line_says_why_a_dashboard_with_another_spool_shows_the_run(
+    tmp_path: Path, is_same: bool
+) -> None:
+    environment = {"XDG_STATE_HOME": str(tmp_path)}
+    theirs = tmp_path / ("mine" if is_same else "theirs")
+    state = ServeState(
+        page="http://127.0.0.1:8050/", ingest="i", pid=os.getpid(), secret="s", spool=str(theirs)
+    )
+    write_serve_state(state, environment)
+    line = start_line(tmp_path / "mine" / "a", "net", environment)
+    reason = f"that dashboard (process {os.getpid()}, spool {theirs}) receives all trainings of your account"
+    assert (reason in line) != is_same
+    assert ("NANSCOPE_CONNECT= " in line) != is_same
+
+
 @pytest.mark.parametrize("pid", [2**22 + 7, 0, -1])
 def test_start_line_does_not_lead_to_a_dashboard_that_has_gone(tmp_path: Path, pid: int) -> None:
     environment = {"XDG_STATE_HOME": str(tmp_path)}
