@@ -23,7 +23,7 @@ from ..client import Client, ClientError
 from ..errors import DashboardError, UnknownRunError
 from ..runs import RunFolder, printable, problem_lines, resolve_runs
 from ..serving.credentials import load_credentials
-from ..serving.running import STORE_VARIABLE, find_server, find_server_of
+from ..serving.running import STORE_VARIABLE, find_server, find_server_of, remembered_data
 from ..store.run_row import RunRow
 
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -113,14 +113,18 @@ def clean(
     if not confirm(f"Delete {_sum(doomed)}, from the spool and from the store?"):
         announce("Nothing was deleted.")
         return
-    removed = _delete(doomed, with_store, notice)
+    removed = _delete(doomed, [with_store, *_other_stores(data, with_store)], notice)
     announce(f"Deleted {_sum(removed)}.")
 
 
 def _delete(
-    doomed: Sequence[Candidate], with_store: _Store, notice: Callable[[str], None]
+    doomed: Sequence[Candidate], stores: Sequence[_Store], notice: Callable[[str], None]
 ) -> list[Candidate]:
-    """First the journals, or a dashboard would read them in again; then the rows."""
+    """First the journals, or a dashboard would read them in again; then the rows of each store.
+
+    Returns:
+        Those of which nothing is left.
+    """
     removed = []
     with Progress("Deleting", len(doomed)) as progress:
         for one in doomed:
@@ -128,14 +132,29 @@ def _delete(
                 removed.append(one)
             progress.advance()
     refused: dict[str, str] = {}
-    with Progress("Deleting from the store", len(removed)) as progress:
+    with Progress("Deleting from the store", len(removed) * len(stores)) as progress:
         for first in range(0, len(removed), _AT_ONCE):
             part = [one.run for one in removed[first : first + _AT_ONCE]]
-            refused |= with_store.remove(part)
-            progress.advance(len(part))
-    for run, reason in refused.items():
-        notice(f"{run} stays in the store: {reason}")
-    return removed
+            for store in stores:
+                try:
+                    found = store.remove(part)
+                except DashboardError as error:
+                    if store is stores[0]:
+                        raise
+                    found = dict.fromkeys(part, str(error))
+                for run, reason in found.items():
+                    notice(f"{run} is deleted from the spool; it stays in {store.name}: {reason}")
+                refused |= found
+                progress.advance(len(part))
+    return [one for one in removed if one.run not in refused]
+
+
+def _other_stores(data: Path | None, with_store: _Store) -> list[_Store]:
+    """The stores of other data folders that were served, where nothing says which one is meant."""
+    if data is not None:
+        return []
+    own = with_store.data.resolve()
+    return [_Store(folder) for folder in remembered_data() if folder.resolve() != own]
 
 
 def _delete_folder(one: Candidate, notice: Callable[[str], None]) -> bool:
@@ -238,9 +257,9 @@ class _Store:
     """The store's runs: through the running server, or from what it would open where none runs."""
 
     def __init__(self, data: Path | None) -> None:
-        self._data = data or state_folder() / "data"
-        self._url = "" if data is not None else os.environ.get(STORE_VARIABLE, "")
         running = find_server() if data is None else find_server_of(data)
+        self.data = data or state_folder() / "data"
+        self._url = "" if data is not None else os.environ.get(STORE_VARIABLE, "")
         state = read_serve_state()
         self._client: Client | None = None
         if running is not None:
@@ -248,6 +267,11 @@ class _Store:
         elif state is not None and data is None:
             # One that has left no note is asked with the token of the environment.
             self._client = _client_of(state.page)
+
+    @property
+    def name(self) -> str:
+        """What a sentence calls it."""
+        return "the store" if self._url else f"the store in {self.data}"
 
     def runs(self) -> dict[str, RunRow]:
         """Return id -> what is known: name, state, when it was last written."""
@@ -258,7 +282,7 @@ class _Store:
         from ..ingest.run_removal import run_rows
         from ..store.engines import open_store
 
-        with contextlib.closing(open_store(self._data, self._url)) as store:
+        with contextlib.closing(open_store(self.data, self._url)) as store:
             return {row.run: row for row in run_rows(store)}
 
     def remove(self, runs: Iterable[str]) -> dict[str, str]:
@@ -271,11 +295,11 @@ class _Store:
         from ..ingest.run_removal import remove_runs
         from ..store.engines import open_store
 
-        with contextlib.closing(open_store(self._data, self._url)) as store:
+        with contextlib.closing(open_store(self.data, self._url)) as store:
             return remove_runs(store, wanted)
 
     def _is_there(self) -> bool:
-        return bool(self._url) or (self._data / "nanscope.duckdb").exists()
+        return bool(self._url) or (self.data / "nanscope.duckdb").exists()
 
 
 def _client_of(page: str) -> Client | None:

@@ -7,6 +7,7 @@ kill another one may be there, and it has the same token.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import secrets
@@ -23,6 +24,7 @@ from ..local_opener import local_opener
 
 _TIMEOUT_S: Final = 3.0
 _MOST_BYTES: Final = 1024**2
+_MOST_FOLDERS: Final = 50
 TOKEN_HEADER: Final = "x-nanscope-token"
 INSTANCE: Final = secrets.token_hex(8)
 """Of this process; what `/health` answers."""
@@ -85,6 +87,27 @@ def find_server(environment: Mapping[str, str] = os.environ) -> RunningNote | No
     usual = data_folder(None, environment)
     chosen = Path(state.data) if state is not None and state.data else usual
     return find_server_of(chosen) or (find_server_of(usual) if chosen != usual else None)
+
+
+def remember_data(data: Path, environment: Mapping[str, str] = os.environ) -> None:
+    """Note that a data folder was served, for commands that have to find all of them."""
+    known = [str(data.absolute()), *map(str, remembered_data(environment))]
+    newest = list(dict.fromkeys(known))[:_MOST_FOLDERS]
+    with contextlib.suppress(OSError):  # a state folder that cannot be written is told elsewhere
+        write_private_file(_folders_path(environment), msgspec.json.encode(newest))
+
+
+def remembered_data(environment: Mapping[str, str] = os.environ) -> list[Path]:
+    """Return the data folders that this user has served and that are there, the newest first."""
+    try:
+        found = msgspec.json.decode(_folders_path(environment).read_bytes(), type=list[str])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return []
+    return [folder for folder in map(Path, found) if folder.is_dir()]
+
+
+def _folders_path(environment: Mapping[str, str]) -> Path:
+    return state_folder(environment) / "data-folders.json"
 
 
 def _note_path(data: Path) -> Path:

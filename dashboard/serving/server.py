@@ -26,7 +26,15 @@ from . import listening
 from .credentials import load_credentials
 from .log_limits import LogLimits
 from .reach import Reach, connect_address, first_certificate, is_loopback_host
-from .running import INSTANCE, STORE_VARIABLE, RunningNote, data_folder, remove_note, write_note
+from .running import (
+    INSTANCE,
+    STORE_VARIABLE,
+    RunningNote,
+    data_folder,
+    remember_data,
+    remove_note,
+    write_note,
+)
 from .serve_note import ServeNote
 from .spool_thread import SpoolThread
 
@@ -326,6 +334,7 @@ class Server:
             pid=os.getpid(),
             secret=self._credentials.secret,
             data=str(self._data.absolute()),
+            spool=str(self._spool.absolute()),
             keys=self._client_keys(),
         )
         self._serve_note = ServeNote(mine, self._environment)
@@ -343,6 +352,7 @@ class Server:
             certificate="" if certificate is None else first_certificate(certificate),
         )
         write_note(self._data, opening)
+        remember_data(self._data, self._environment)
         self._undo.callback(remove_note, self._data, opening)
 
     def _client_keys(self) -> str:

@@ -16,6 +16,7 @@ from sample_runs import write_run
 
 from dashboard.cli import main
 from dashboard.commands.clean import age_seconds
+from dashboard.errors import DashboardError
 from dashboard.ingest.spool import ingest_spool
 from dashboard.serving.server import Server
 from dashboard.store.duck import DuckStore
@@ -223,3 +224,36 @@ def test_age_in_seconds(text: str, seconds: float) -> None:
 def test_age_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="such as 14d"):
         age_seconds(text)
+
+
+def serve_once(spool: Path, data: Path) -> list[str]:
+    """Have a server read the spool into a data folder, and stop it; return the runs that it knows."""
+    server = Server(port=0, ingest="tcp://127.0.0.1:0", data=data, spool=spool)
+    server.start()
+    try:
+        deadline = time.monotonic() + 20
+        while len(server.store.runs()) < len(left(spool)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return sorted(run.run for run in server.store.runs())
+    finally:
+        server.stop()
+
+
+def test_clean_deletes_from_data_folders_whose_servers_are_down(
+    spool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "elsewhere"
+    assert serve_once(spool, data) == ["middle", "new", "old"]
+    assert main(["clean", "old", "--yes"]) == 0
+    assert "Deleted 1 run (" in capsys.readouterr().out
+    assert serve_once(spool, data) == ["middle", "new"]
+
+    # A store that cannot be changed is told, and nothing is called deleted.
+    def refuse(*given: object) -> None:
+        raise DashboardError("it is in use")
+
+    monkeypatch.setattr("dashboard.ingest.run_removal.remove_runs", refuse)
+    assert main(["clean", "new", "--yes"]) == 0
+    said = capsys.readouterr()
+    assert f"new is deleted from the spool; it stays in the store in {data}: it is in use" in said.err
+    assert "Deleted 0 runs" in said.out
