@@ -145,6 +145,14 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(autouse=True)
+def searches_of_its_own() -> None:
+    """Each test may search all objects as a process that has just begun may."""
+    if (module := sys.modules.get("probe.compat.all_objects")) is not None:
+        for walks in (module.training, module.faults):
+            walks.reset()
+
+
+@pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """After every test: no session, hook, thread or child process that was not there before."""
     threads, children = set(threading.enumerate()), _descendants()

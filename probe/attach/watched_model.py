@@ -6,7 +6,6 @@ Used by the loop and its pipeline, on the training thread. Holds the parameters;
 from __future__ import annotations
 
 import dataclasses
-import gc
 import logging
 import weakref
 from array import array
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from ..compat import torch_nodes, torch_ranks
+from ..compat import all_objects, torch_nodes, torch_ranks
 from ..detectors.layers import in_words
 from ..detectors.wiring import topmost_modules
 from ..measure.statistics.statistics import (
@@ -125,9 +124,12 @@ class WatchedModel:
         key = self._keys.get(optimizer)
         if key is None:
             updated = _updated_by(optimizer)
-            shared = (key for ids, key in self._with_key if not updated.isdisjoint(ids))
+            ids = array("q", sorted(updated))
+            shared = (key for other, key in self._with_key if not updated.isdisjoint(other))
             key = self._keys[optimizer] = next(shared, len(self._with_key) + 1)
-            self._with_key.append((array("q", updated), key))
+            if (ids, key) not in self._with_key:
+                # Where an optimizer is made anew for each step, they are the same every time.
+                self._with_key.append((ids, key))
         return key
 
     def _notice_thawing(self, optimizer: Optimizer) -> None:
@@ -145,9 +147,14 @@ class WatchedModel:
             self._next_look = 0
 
     def find_optimizer(self) -> bool:
-        """Whether an optimizer updates the model; looks once at all objects for one that has yet to step."""
+        """Whether an optimizer updates the model; looks once at all objects for one that has yet to step.
+
+        While they cannot be looked at there is taken to be one.
+        """
         if self._has_optimizer is None:
-            optimizers = (item for item in gc.get_objects() if issubclass(type(item), Optimizer))
+            optimizers = all_objects.training.instances(Optimizer)
+            if optimizers is None:
+                return True
             self._has_optimizer = any(self.is_updated_by(optimizer) for optimizer in optimizers)
         return self._has_optimizer
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import logging
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from ..actions.recovery.kept_state import renormalised_weights, versions
 from ..actions.recovery.update_skip import parameters_of
 from ..actions.watched_session import Session
 from ..attach.optimizer_steps import listen_to_steps
-from ..compat import torch_engine, torch_memory
+from ..compat import all_objects, torch_engine, torch_memory
 from ..detectors.base import Finding
 from ..session import running_sessions
 
@@ -113,11 +112,13 @@ class UpdateWatch:
         """Whether parameters are others than before."""
         now = self._known_versions()
         moved = {key for key, version in self._versions.items() if now[key] != version}
-        if moved and not moved <= renormalised_weights(_embeddings()):
+        if moved and not self._were_renormalised(moved):
             return True
         return any(versions(parameters_of(one)) != before for one, before in self._before)
 
-
-def _embeddings() -> Iterator[object]:
-    """All of the process: what updates them need not be watched. Asked for after a failure alone."""
-    return (each for each in gc.get_objects() if issubclass(type(each), nn.Embedding | nn.EmbeddingBag))
+    @staticmethod
+    def _were_renormalised(moved: set[int]) -> bool:
+        """Whether forwards of embeddings have changed these; not, where they cannot be looked for."""
+        # All of the process: what updates them need not be watched. Asked for after a failure alone.
+        embeddings = all_objects.faults.instances((nn.Embedding, nn.EmbeddingBag))
+        return embeddings is not None and moved <= renormalised_weights(embeddings)

@@ -6,7 +6,6 @@ and a line is that of its function's beginning.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import profiler as autograd_profiler
 
+from . import all_objects
 from .profiler_starts import ProfilerStarts
 from .torch_lookup import symbol
 
@@ -43,9 +43,9 @@ def is_running() -> bool:
 
 
 def is_any_ready() -> bool:
-    """Whether a profiler with a schedule is made ready, and has yet to begin; looks at all objects."""
-    kind = torch.profiler.profile
-    return any(_is_ready(one) for one in gc.get_objects() if type(one) is kind)
+    """Whether a profiler with a schedule is made ready, and has yet to begin; also if that is not known."""
+    profilers = all_objects.faults.instances(torch.profiler.profile)
+    return profilers is None or any(map(_is_ready, profilers))
 
 
 def _is_ready(profiler: torch.profiler.profile) -> bool:

@@ -6,7 +6,6 @@ known to be none. Reads the variables of the running functions, runs nothing.
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -15,7 +14,8 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from ..compat import torch_memory
+from ..compat import all_objects, torch_memory
+from ..errors import ReplayError
 from ..threads.frame_variables import hides_variables, variables_of
 from ..threads.whereabouts import is_installed
 
@@ -24,7 +24,11 @@ _MOST_VALUES: Final = 2000
 
 
 def is_computed_elsewhere(tensor: Tensor) -> bool:
-    """Whether a variable of the script, or an attribute of its `self`, has this memory and a graph."""
+    """Whether a variable of the script, or an attribute of its `self`, has this memory and a graph.
+
+    Raises:
+        ReplayError: that would have to be looked for among all objects, which costs too much now.
+    """
     key = torch_memory.storage_key(tensor)
     return bool(key) and any(
         value.requires_grad and not value.is_leaf and torch_memory.storage_key(value) == key
@@ -45,7 +49,10 @@ def _held_by_one(frame: FrameType) -> list[Tensor]:
     code = frame.f_code
     if hides_variables(frame):
         # Any tensor may be its variable.
-        return [value for value in gc.get_objects() if type(value) is Tensor]
+        tensors = all_objects.faults.instances(Tensor)
+        if tensors is None:
+            raise ReplayError(all_objects.TOO_OFTEN)
+        return [value for value in tensors if type(value) is Tensor]
     with variables_of(frame) as variables:
         own = variables.get(code.co_varnames[0]) if code.co_argcount else None
         attributes = getattr(own, "__dict__", None)

@@ -160,7 +160,7 @@ class EventWriter:
         last_step: int,
         time: float,
         count: int,
-        value: float,
+        value: float | None,
         threshold: float,
         affected: Sequence[str] = (),
     ) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Set
 from typing import Final, ParamSpec, TypeVar
 
+from ..compat import all_objects
 from ..guard import Guard
 from ..incidents.incidents import IncidentReporter
 from ..settings.levels import LEVEL_FEATURES, Features, Settings
@@ -75,6 +76,7 @@ class MeasureSchedule:
         self._suspicion: str | None = None
         self._throttled: ThrottleEvent | None = None
         """Of the training; None before the limit has changed something."""
+        all_objects.keep_to(settings.limit)
 
     @property
     def settings(self) -> Settings:
@@ -229,6 +231,8 @@ class MeasureSchedule:
                 for change in changes:
                     self._note_change(change, step, now)
             self._calibration.note(step, taken.step_ns, is_ordinary=not (had_replay or is_sampled))
+        for lost in all_objects.declined() if finished else ():
+            self._guard.run("throttled", self._tell_declined, lost, finished[-1][0], now)
 
     def _note_change(self, change: Change, step: int, now: float) -> None:
         self._calibration.restart(change.limit)
@@ -237,6 +241,10 @@ class MeasureSchedule:
     def _tell_change(self, change: Change, step: int, now: float) -> None:
         self._throttled = event_of(self._incidents)
         self._throttled.add(self._incidents.model, change, step, now)
+
+    def _tell_declined(self, lost: str, step: int, now: float) -> None:
+        self._throttled = event_of(self._incidents)
+        self._throttled.add_declined(lost, step, now, limit=self._settings.limit)
 
     def _apply(self, commands: list[Command], step: int) -> None:
         old = new = self._settings
@@ -248,5 +256,6 @@ class MeasureSchedule:
         self._closer.until = None
         self._configure(new)
         self._settings = new
+        all_objects.keep_to(new.limit)
         self._incidents.note("level_changed", new.level, message, step=step, time=time.time())
         self._incidents.note_level(step, new.level)

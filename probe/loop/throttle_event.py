@@ -33,6 +33,8 @@ class ThrottleEvent:
         self._now: dict[tuple[str, str], int] = {}
         self._first_step = 0
         self._count = 0
+        self._declined: list[str] = []
+        """What is lost since all objects of the process are not searched at any time."""
 
     @property
     def is_open(self) -> bool:
@@ -41,23 +43,39 @@ class ThrottleEvent:
 
     def add(self, model: str, change: Change, step: int, time: float) -> None:
         """Write its next state."""
-        if not self._count:
-            self._first_step = step
-        self._count += 1
         key = model, change.feature
         asked = self._asked.setdefault(key, change.old)
         self._now[key] = change.new
         if change.new == asked and change.feature != TRIPWIRE:
             del self._asked[key], self._now[key]
+        lines = [self._summary(change.limit, change.feature == TRIPWIRE)]
+        lines += [f"Newest change, at step {step}: {change.message}", *self._declined]
+        self._write(lines, step, time, value=change.fraction, threshold=change.limit)
+
+    def add_declined(self, lost: str, step: int, time: float, *, limit: float) -> None:
+        """Say what is lost because a search of all objects would exceed the limit."""
+        percent = f"{limit * 100:g} %"
+        self._declined.append(
+            f"All objects of the process are searched less often, to keep to {percent} of the time: {lost}"
+        )
+        changed = [self._summary(limit, False)] if self._asked else []
+        self._write([*changed, *self._declined], step, time, value=None, threshold=limit)
+
+    def _write(
+        self, lines: list[str], step: int, time: float, *, value: float | None, threshold: float
+    ) -> None:
+        if not self._count:
+            self._first_step = step
+        self._count += 1
         self._writer.note_for_training(
             "throttled",
-            "\n".join([self._summary(change), f"Newest change, at step {step}: {change.message}"]),
+            "\n".join(lines),
             step=self._first_step,
             last_step=step,
             time=time,
             count=self._count,
-            value=change.fraction,
-            threshold=change.limit,
+            value=value,
+            threshold=threshold,
             affected=[LABELS[feature].lower() for (_, feature), period in self._now.items() if not period],
         )
 
@@ -66,7 +84,7 @@ class ThrottleEvent:
         for key in [key for key in self._asked if key[0] == model]:
             del self._asked[key], self._now[key]
 
-    def _summary(self, change: Change) -> str:
+    def _summary(self, limit_fraction: float, is_tripwire: bool) -> str:
         """First line: what is measured less often now."""
         has_models = len({model for model, _ in self._asked}) > 1
         parts = [
@@ -75,8 +93,8 @@ class ThrottleEvent:
             for (model, feature), asked in self._asked.items()
             if feature != TRIPWIRE
         ]
-        limit = f"{change.limit * 100:g} %"
-        if not parts and change.feature == TRIPWIRE:
+        limit = f"{limit_fraction * 100:g} %"
+        if not parts and is_tripwire:
             return f"The probe cannot keep to {limit} of a step here: what it does at every step takes more"
         if not parts:
             return f"The probe keeps to {limit} of a step: everything is measured as often as asked again"

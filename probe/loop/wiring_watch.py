@@ -6,7 +6,6 @@ over after a few steps; what it finds suspicious it looks at more closely, once 
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +16,7 @@ from torch.optim.optimizer import Optimizer
 
 from ..attach.layout import ModelLayout, module_names
 from ..attach.watched_model import WatchedModel
-from ..compat import torch_ranks
+from ..compat import all_objects, torch_ranks
 from ..detectors.not_updated import NotUpdatedDetector
 from ..detectors.updates import UpdateRatioDetector
 from ..detectors.wiring import WiringDetector, topmost_modules
@@ -188,8 +187,8 @@ class WiringWatch:
         orphans = self._orphans() if is_due else []
         if is_due:
             self._note_decay(step)
-        if self._strays and steps == self._detector.patience:
-            updated = _parameters_of(_all_optimizers())
+        if self._strays and steps == self._detector.patience and (found := _all_optimizers()) is not None:
+            updated = _parameters_of(found)
             judged = [stray.judge(updated) for stray in self._strays]
             self._detector.note_strays([stray for stray in judged if stray is not None])
         if steps == _MARK_AFTER:
@@ -247,7 +246,10 @@ class WiringWatch:
         if not stepping or not rows or is_teacher:
             return []
         # Another one may take its turn later.
-        others = _parameters_of(_all_optimizers())
+        optimizers = _all_optimizers()
+        if optimizers is None:
+            return []
+        others = _parameters_of(optimizers)
         orphans = [row for row in rows if id(parameters[row]) not in others]
         self._not_updated.note_waiting(frozenset(self._names[row] for row in rows if row not in orphans))
         return orphans
@@ -358,15 +360,15 @@ def _decay_of(optimizer: Optimizer, group: dict[str, Any]) -> tuple[float, str]:
     return rate * decay / (1.0 - momentum), f"{how}, over 1 - momentum {momentum:g}"
 
 
-def _all_optimizers() -> Iterable[Optimizer]:
-    """Those of the whole process, also such as have not made a step yet."""
-    return (item for item in gc.get_objects() if issubclass(type(item), Optimizer))
+def _all_optimizers() -> list[Optimizer] | None:
+    """Those of the whole process, also such as have not made a step yet; None: not looked for."""
+    return all_objects.training.instances(Optimizer)
 
 
 def _has_look_alike(parameters: Sequence[nn.Parameter]) -> bool:
     """Whether an optimizer holds others of the same shapes, in vain: the model was made anew after it."""
     shapes = [parameter.shape for parameter in parameters]
-    for optimizer in _all_optimizers():
+    for optimizer in _all_optimizers() or ():
         held = [item for group in getattr(optimizer, "param_groups", ()) for item in group["params"]]
         if [item.shape for item in held] == shapes and all(item.grad is None for item in held):
             return True

@@ -6,10 +6,9 @@ device; the script's frames, which the traceback keeps, tell the names.
 
 from __future__ import annotations
 
-import gc
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from ..compat import torch_memory
+from ..compat import all_objects, torch_memory
 from ..delivery.host_memory import read_memory
 from ..wire.findings import size_text
 from .heap_meter import heap_reader
@@ -63,6 +62,8 @@ class LiveMemory(msgspec.Struct):
     free_bytes: float | None = None
     total_bytes: float | None = None
     """Of the device, of the machine, or what its container may use."""
+    has_all: bool = True
+    """Whether all tensors were looked at, also those that no variable leads to."""
     used_bytes: float | None = None
     """Handed out by the allocator: what is not in `blocks` is the graph's, or not torch's."""
 
@@ -76,7 +77,7 @@ class LiveMemory(msgspec.Struct):
     @property
     def rest_bytes(self) -> float | None:
         """What no tensor that Python knows holds: saved for backward, for the most part."""
-        if self.used_bytes is None:
+        if self.used_bytes is None or not self.has_all:
             return None
         return max(self.used_bytes - sum(self.totals().values()), 0.0)
 
@@ -129,6 +130,8 @@ class LiveMemory(msgspec.Struct):
 
     def _fits(self, batch: int | None) -> str:
         if batch is None or batch < 2 or self.asked_bytes is None or self.free_bytes is None:
+            return ""
+        if not self.has_all:
             return ""
         variable = self.totals()["other tensors"] + (self.rest_bytes or 0.0)
         most = largest_batch(batch, free=self.free_bytes, asked=self.asked_bytes, variable=variable)
@@ -191,7 +194,9 @@ def describe_live_memory(
     ):
         if issubclass(type(value), Tensor):
             _add(live, value, "other tensors", f"`{access.text()}` {access.root.place}", device)
-    for tensor in _all_tensors():
+    tensors = all_objects.faults.instances(Tensor)
+    live.has_all = tensors is not None
+    for tensor in tensors or ():
         _add(live, tensor, "other tensors", "", device)
     return live
 
@@ -228,14 +233,6 @@ def _add_state(live: LiveMemory, optimizer: Optimizer, device: str, names: Mappi
             for key, value in list(dict.items(state)):
                 if issubclass(type(value), Tensor):
                     _add(live, value, "optimizer state", f"{key} of {owner}", device)
-
-
-def _all_tensors() -> Iterator[Tensor]:
-    # By generation, so that the list of all objects is never there as a whole.
-    for generation in range(3):
-        for item in gc.get_objects(generation):
-            if issubclass(type(item), Tensor):
-                yield item
 
 
 def _add(live: LiveMemory, tensor: Tensor, kind: Kind, name: str, device: str) -> None:

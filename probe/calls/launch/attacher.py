@@ -104,7 +104,7 @@ class Attacher:
             return False
         if not optimizers:
             return self._trains_by_hand and _is_trainable(called) and self._attach(called)
-        holders = self._find_holders(optimizers) or [called]
+        holders = self._find_holders(optimizers, called)
         return self._attach_all([holder for holder in holders if _are_related(holder, called)], called)
 
     def _consider_loss(self, tensors: Any) -> bool:
@@ -133,7 +133,7 @@ class Attacher:
         if not leaves or self._searches >= _MOST_SEARCHES:
             return []
         self._searches += 1
-        return find_holders([leaves])
+        return find_holders([leaves], sys._getframe(1))
 
     def _consider_optimizer(self, optimizer: Optimizer) -> bool:
         """Attach to what an optimizer updates, if it waits for that."""
@@ -146,12 +146,21 @@ class Attacher:
         return self._attach_all(held)
 
     def _live_optimizers(self) -> list[Optimizer]:
+        """Those that are made, and update something that no session follows."""
         optimizers = [optimizer for reference in self._waiting if (optimizer := reference()) is not None]
+        if self._holders is None and (followed := self._starter.followed_parameters()):
+            optimizers = [one for one in optimizers if not _are_among(parameters_of(one), followed)]
+            self._waiting = [weakref.ref(optimizer) for optimizer in optimizers]
+            if not optimizers:
+                self._stop_looking()
         return [optimizer for optimizer in optimizers if parameters_of(optimizer)]
 
-    def _find_holders(self, optimizers: list[Optimizer]) -> list[nn.Module]:
+    def _find_holders(self, optimizers: list[Optimizer], called: nn.Module | None = None) -> list[nn.Module]:
         if self._holders is None:
-            self._holders = [weakref.ref(holder) for holder in find_holders(map(parameters_of, optimizers))]
+            found = find_holders(map(parameters_of, optimizers), sys._getframe(1), called)
+            if not found:
+                return []  # Another call may have it at hand.
+            self._holders = [weakref.ref(holder) for holder in found]
         return [holder for reference in self._holders if (holder := reference()) is not None]
 
     def _attach_all(self, holders: list[nn.Module], called: nn.Module | None = None) -> bool:
@@ -218,6 +227,10 @@ def _are_related(holder: nn.Module, called: nn.Module) -> bool:
     own, other = unwrap(holder), unwrap(called)
     inside = any(module is called or module is other for module in holder.modules())
     return inside or any(module is own for module in called.modules())
+
+
+def _are_among(parameters: list[Tensor], known: set[int]) -> bool:
+    return bool(parameters) and known.issuperset(map(id, parameters))
 
 
 def _is_trainable(module: nn.Module) -> bool:

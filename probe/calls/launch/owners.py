@@ -6,7 +6,6 @@ must come from the `LightningModule` that has it inside.
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from types import FrameType
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from ...attach.call_wrappers import is_own_frame
+from ...compat import all_objects
 from ...compat.torch_modules import inner_modules
 from ...threads.frame_variables import is_library, variables_of
 
@@ -27,12 +27,25 @@ def parameters_of(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in groups for parameter in group["params"]]
 
 
-def find_holders(trained: Iterable[Iterable[Tensor]]) -> list[nn.Module]:
+def find_holders(
+    trained: Iterable[Iterable[Tensor]], frame: FrameType | None, called: nn.Module | None = None
+) -> list[nn.Module]:
     """Return the topmost modules that hold parameters which are trained together, as few as possible.
 
-    Looks at every object that the garbage collector knows: 40 to 90 ms. Finds nothing after `gc.freeze()`.
+    Looks at all objects, which takes 40 to 90 ms; where that would cost too much now, or finds nothing, as
+    after `gc.freeze()`, at what the running functions have at hand.
+
+    Args:
+        trained: parameters of each optimizer.
+        frame: the innermost one of the script.
+        called: what the script calls, if that is known.
     """
-    modules = [item for item in gc.get_objects() if issubclass(type(item), nn.Module)]
+    wanted = list(trained)
+    holders = _topmost(wanted, all_objects.training.instances(nn.Module) or ())
+    return holders or _topmost(wanted, list(_modules_at_hand(frame, called)))
+
+
+def _topmost(trained: Iterable[Iterable[Tensor]], modules: Sequence[nn.Module]) -> list[nn.Module]:
     inner = {id(child) for module in modules for child in inner_modules(module).values()}
     tops = [module for module in modules if id(module) not in inner]
     owned = [(top, frozenset(map(id, top.parameters()))) for top in tops]
@@ -46,6 +59,18 @@ def find_holders(trained: Iterable[Iterable[Tensor]]) -> list[nn.Module]:
                 found[id(top)] = top
                 wanted -= ids
     return list(found.values())
+
+
+def _modules_at_hand(frame: FrameType | None, called: nn.Module | None) -> Iterator[nn.Module]:
+    """Return what is called, and what variables of the running functions and of their `self` hold."""
+    found = {} if called is None else {id(called): called}
+    for item in _frames(frame):
+        with variables_of(item) as values:
+            held = [*values.values(), *_attributes_of(values.get(_own_name(item, values))).values()]
+        for value in [*held, *(() if is_library(item) else list(item.f_globals.values()))]:
+            if issubclass(type(value), nn.Module):
+                found[id(value)] = value
+    yield from dict.fromkeys(part for top in found.values() for part in top.modules())
 
 
 def trained_part(
@@ -116,12 +141,20 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def _attributes_of(value: object) -> dict[str, Any]:
+    """Its `__dict__`, without running code of its class; empty where it has none."""
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _names_in(frame: FrameType, module: nn.Module) -> list[str]:
     with variables_of(frame) as values:
         own = _own_name(frame, values)
-        names = _keys_of(values, module, own) + _keys_of(
-            getattr(values.get(own), "__dict__", {}), module, own
-        )
+        attributes = _attributes_of(values.get(own))
+        names = _keys_of(values, module, own) + _keys_of(attributes, module, own)
     return names + _keys_of(frame.f_globals, module, own)
 
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from ...attach.layout import unwrap
 from ...delivery.recorder.run_facts import rank_and_world_size
-from ...delivery.recorder.run_id import derive_run_id
+from ...delivery.recorder.run_id import derive_run_id, has_begun
 from ...delivery.stderr import say
 
 if TYPE_CHECKING:
@@ -108,6 +108,15 @@ class SessionStarter:
     def has_started(self) -> bool:
         """Whether there has been any."""
         return bool(self._names.used)
+
+    def followed_parameters(self) -> set[int]:
+        """Identities of the parameters that a session follows, whoever has begun it."""
+        if not has_begun():
+            return set()
+        from ... import session
+
+        models = [running.watched_model for running in session.running_sessions()]
+        return {id(parameter) for model in models if model is not None for parameter in model.parameters()}
 
     def say(self, line: str) -> None:
         """Say a line on stderr, where the launch is not quiet; of several ranks the first one does."""

@@ -10,9 +10,11 @@ from types import FunctionType
 
 from torch import nn
 
+from ...compat import all_objects
+from ...errors import ReplayError
 from .effect_guard import GUARD
 from .guarded_functions import GuardedFunctions
-from .inventory import Inventory
+from .inventory import Inventory, take_inventory
 from .put_back import Ledger
 from .replaying import Replaying
 
@@ -30,7 +32,7 @@ _shared = _Shared()
 def objects_known() -> Iterator[None]:
     """Look only once through all objects, for the passes in the block: what a pass makes is put back."""
     before = _shared.inventory
-    _shared.inventory = before or Inventory()
+    _shared.inventory = before or take_inventory()
     try:
         yield
     finally:
@@ -50,7 +52,9 @@ def effects_put_back(roots: Sequence[nn.Module], *, is_lenient: Callable[[], boo
     ledger = Ledger()
     functions = GuardedFunctions(ledger)
     with objects_known():
-        known = _shared.inventory or Inventory()
+        known = _shared.inventory
+        if known is None:
+            raise ReplayError(all_objects.TOO_OFTEN)
         near = known.functions_near(roots)
         files = {function.__code__.co_filename for function in near}
         take = partial(_take, functions, known, files)

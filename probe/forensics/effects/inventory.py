@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from ...compat import all_objects
 from ...compat.torch_modules import forward_hooks
 from ...threads.whereabouts import installed_package, is_installed, is_library
 
@@ -24,10 +25,14 @@ _MOST_FILES: Final = 24
 
 
 class Inventory:
-    """Keeps what it knows alive, so that nothing new has the address of one that is gone."""
+    """Keeps what it knows alive, so that nothing new has the address of one that is gone.
 
-    def __init__(self) -> None:
-        self._objects = gc.get_objects()
+    Args:
+        objects: all that Python's collector knows.
+    """
+
+    def __init__(self, objects: list[Any]) -> None:
+        self._objects = objects
         # Torch has been there for long; to count what was frozen takes several times as long.
         self._is_frozen = not any(map(is_, self._objects, repeat(torch)))
         self._near: list[FunctionType] | None = None
@@ -37,8 +42,7 @@ class Inventory:
         if not gc.is_tracked(value) or _identity(value) in self._addresses:
             return False
         # What was frozen (`gc.freeze`) is tracked, and in no list.
-        young_first = (gc.get_objects(generation) for generation in range(3))
-        return not self._is_frozen or any(one is value for held in young_first for one in held)
+        return not self._is_frozen or bool(all_objects.faults.has(value))
 
     @functools.cached_property
     def _addresses(self) -> frozenset[int]:
@@ -70,6 +74,12 @@ class Inventory:
         """Those of no library; of those that were frozen only what modules and their classes hold."""
         found = [one for one in self._objects if type(one) is FunctionType]
         return list(_functions_of_the_script([*found, *(_in_modules() if self._is_frozen else ())]))
+
+
+def take_inventory() -> Inventory | None:
+    """Look through all objects; None where that would cost too much now."""
+    objects = all_objects.faults.everything()
+    return None if objects is None else Inventory(objects)
 
 
 def files_near(roots: Sequence[nn.Module], functions: Iterable[FunctionType]) -> frozenset[str]:

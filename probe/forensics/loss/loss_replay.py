@@ -7,7 +7,6 @@ unless the loss comes out as it was, bit by bit, and the model's outputs too as 
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ...compat import torch_modes
+from ...compat import all_objects, torch_modes
 from ...errors import NotInLastLinesError, ReplayError
 from ..arguments import find_outputs
 from ..capture import RootCapture
@@ -164,8 +163,11 @@ class LossReplay:
     def _name_sources(self, recorder: DetailRecorder) -> None:
         if self._code.is_last:
             # Whatever has a graph was made by lines before these, which may have made it bad.
-            made = (held for held in gc.get_objects() if type(held) is Tensor)
-            for tensor in (held for held in made if held.requires_grad and not held.is_leaf):
+            made = all_objects.faults.instances(Tensor)
+            if made is None:
+                raise ReplayError(all_objects.TOO_OFTEN)
+            plain = (held for held in made if type(held) is Tensor)
+            for tensor in (held for held in plain if held.requires_grad and not held.is_leaf):
                 recorder.add_source(tensor, "outside", name=_RESULT)
             self._computed.add(_RESULT)
         called = () if self._code.is_last else self._captures

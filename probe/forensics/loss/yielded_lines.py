@@ -5,11 +5,11 @@ Looks for the generator among all objects, at a fault alone; runs nothing.
 
 from __future__ import annotations
 
-import gc
 import inspect
 from collections.abc import Sequence
 from types import CodeType, FrameType, GeneratorType
 
+from ...compat import all_objects
 from ...errors import KeptElsewhereError, ReplayError
 from ...threads.stacks import RawFrame, Spot, spot_of
 from .call_arguments import variables_of
@@ -48,8 +48,11 @@ def _place_of_yield(code: CodeType, offset: int) -> Spot:
 
 def _frame_of_waiting(code: CodeType) -> FrameType:
     """Of the one generator of this function that waits at a `yield`."""
-    found = [one for one in gc.get_objects() if type(one) is GeneratorType and one.gi_code is code]
-    frames = [frame for one in found if one.gi_suspended and (frame := one.gi_frame) is not None]
+    generators = all_objects.faults.instances(GeneratorType)
+    if generators is None:
+        raise ReplayError(all_objects.TOO_OFTEN)
+    found = [one for one in generators if one.gi_code is code and one.gi_suspended]
+    frames = [frame for one in found if (frame := one.gi_frame) is not None]
     if len(frames) != 1:
         how = "several generators wait" if frames else "no generator waits any more"
         raise ReplayError(f"{how} that may have made the loss")

@@ -8,11 +8,13 @@ import os
 import sys
 import weakref
 
+import pytest
 import torch
 from torch import nn
 
 from probe.calls.launch.owners import find_holders, parameters_of, trained_part, variable_name
 from probe.calls.launch.sessions import RunNames
+from probe.compat import all_objects
 
 
 def make_pair() -> tuple[nn.Module, nn.Module]:
@@ -24,7 +26,53 @@ def sgd(*modules: nn.Module) -> torch.optim.Optimizer:
 
 
 def holders_of(*optimizers: torch.optim.Optimizer) -> list[nn.Module]:
-    return find_holders([parameters_of(optimizer) for optimizer in optimizers])
+    return find_holders([parameters_of(optimizer) for optimizer in optimizers], sys._getframe(1))
+
+
+@pytest.fixture
+def no_walks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All objects may not be searched now."""
+    monkeypatch.setattr(all_objects.training, "_credit_ns", -1e12)
+
+
+class System:
+    """Has the model as an attribute, and calls a part of it."""
+
+    def __init__(self, system: nn.Module) -> None:
+        self.system = system
+
+    def find(self, optimizer: torch.optim.Optimizer, called: nn.Module | None = None) -> list[nn.Module]:
+        return find_holders([parameters_of(optimizer)], sys._getframe(), called)
+
+
+class HasNoAttributes:
+    """As a proxy that is not connected."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> object:
+        raise OSError(name)
+
+    def find(self, optimizer: torch.optim.Optimizer, called: nn.Module) -> list[nn.Module]:
+        return find_holders([parameters_of(optimizer)], sys._getframe(), called)
+
+
+@pytest.mark.usefixtures("no_walks")
+def test_holder_is_at_hand_where_all_objects_may_not_be_searched() -> None:
+    model, other = make_pair()
+    system = nn.ModuleDict({"model": model})
+    assert System(system).find(sgd(model), model[0]) == [system]  # type: ignore[index]
+    assert set(holders_of(sgd(model, other))) == {system, other}
+    assert HasNoAttributes().find(sgd(model), nn.Linear(2, 2)) == [system]
+    assert all_objects.training.take_declined().startswith("further models and optimizers are only found")
+
+
+@pytest.mark.usefixtures("no_walks")
+def test_called_module_is_the_holder_where_nothing_else_is_at_hand() -> None:
+    models = [make_pair()[0] for _ in range(2)]
+    optimizer, system = sgd(*models[:1]), System(nn.Linear(1, 1))
+    assert not system.find(optimizer, models[1])
+    assert system.find(optimizer, models[0]) == models[:1]
 
 
 def test_holder_is_the_topmost_module() -> None:
@@ -58,11 +106,12 @@ def test_collection_of_models_is_no_holder_of_one_that_stands_for_itself() -> No
     assert wrapper is not None
 
 
-def test_nothing_is_found_where_the_collector_cannot_look() -> None:
-    model, _ = make_pair()
+def test_frozen_holder_is_found_at_hand_alone() -> None:
+    model, other = make_pair()
     gc.freeze()
     try:
-        assert holders_of(sgd(model)) == []
+        assert find_holders([parameters_of(sgd(model))], None) == []
+        assert holders_of(sgd(other)) == [other]
     finally:
         gc.unfreeze()
 

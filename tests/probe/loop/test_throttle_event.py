@@ -1,13 +1,16 @@
 """The event of what is measured less often: one a training, brought up to date."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from journals import read_journal
 from small_training import seeded_model, train
+from torch import nn
 
 import probe
+from probe.compat import all_objects
 from probe.loop.throttle import TRIPWIRE, Change
 from probe.loop.throttle_event import ThrottleEvent, event_of
 
@@ -57,6 +60,30 @@ def test_only_what_is_no_longer_measured_is_lost() -> None:
         event.add("net", change(feature, old, new), 1, 0.0)
     event.add("net", change("histograms", 0, 6400), 90, 0.0)
     assert [state["affected"] for state in writer.states] == [[], ["histograms"], ["histograms"], []]
+
+
+def test_searches_that_are_declined_are_a_state_of_the_same_event() -> None:
+    writer = Writer()
+    event = ThrottleEvent(writer)  # type: ignore[arg-type]
+    event.add_declined("something is lost", 7, 0.0, limit=0.02)
+    event.add("net", change("activations", 10, 20), 40, 0.0)
+    alone, both = (state["message"].splitlines() for state in writer.states)
+    said = "All objects of the process are searched less often, to keep to 2 % of the time: something is lost"
+    assert alone == [said]
+    assert both[0].startswith("To keep to 2 % of a step, the probe measures activations every 20 steps")
+    assert both[-1] == said
+    assert [(state["step"], state["count"]) for state in writer.states] == [(7, 1), (7, 2)]
+
+
+def test_session_says_that_a_search_was_declined(monkeypatch: pytest.MonkeyPatch, spool: Path) -> None:
+    monkeypatch.setattr(all_objects.training, "_credit_ns", -1e12)
+    model = seeded_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with probe.watch(model, run="run"):
+        assert all_objects.training.instances(nn.Module) is None
+        train(model, optimizer, 40)
+    (event,) = [one for one in read_journal(spool / "run").latest_events if one.kind == "throttled"]
+    assert event.message.count("All objects of the process are searched less often") == 1
 
 
 @pytest.mark.parametrize(
