@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .commands.run_arguments import add_command, add_events, add_export, add_target
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
+    from .commands.run_arguments import Commands
 
 _SCENARIOS = ("autograd", "gradient", "memory", "training", "comprehensive")
 _USERS_SPOOL = "(default: NANSCOPE_SPOOL, else in the user's cache folder)"
@@ -35,9 +35,9 @@ def command_parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_quickstart(commands)
     _add_run(commands)
-    _add_events(commands)
+    add_events(commands)
     _add_diff(commands)
-    _add_export(commands)
+    add_export(commands)
     _add_open(commands)
     _add_url(commands)
     _add_token(commands)
@@ -50,7 +50,7 @@ def command_parser() -> argparse.ArgumentParser:
 
 
 def _add_serve(commands: Commands) -> None:
-    serve = _add_command(
+    serve = add_command(
         commands,
         "serve",
         "collect running trainings and show them",
@@ -89,7 +89,7 @@ def _add_serve(commands: Commands) -> None:
 
 
 def _add_demo(commands: Commands) -> None:
-    demo = _add_command(
+    demo = add_command(
         commands,
         "demo",
         "serve, and train a small real model beside it",
@@ -102,7 +102,7 @@ def _add_demo(commands: Commands) -> None:
 
 
 def _add_quickstart(commands: Commands) -> None:
-    quickstart = _add_command(
+    quickstart = add_command(
         commands,
         "quickstart",
         "run a short training with a known fault and show what is found",
@@ -118,7 +118,7 @@ def _add_quickstart(commands: Commands) -> None:
 def _add_run(commands: Commands) -> None:
     from .commands.run import LEVELS
 
-    run = _add_command(
+    run = add_command(
         commands,
         "run",
         "record an unmodified training script",
@@ -149,19 +149,8 @@ def _add_run(commands: Commands) -> None:
     run.set_defaults(parser=run)
 
 
-def _add_events(commands: Commands) -> None:
-    events = _add_command(
-        commands,
-        "events",
-        "list a run's events from its journals",
-        "Needs no running server. Of several runs in a spool, all are listed.",
-    )
-    _add_target(events)
-    events.add_argument("--json", action="store_true", help="one JSON object a line")
-
-
 def _add_diff(commands: Commands) -> None:
-    diff = _add_command(
+    diff = add_command(
         commands,
         "diff",
         "find the first step and layer at which two runs differ",
@@ -198,67 +187,8 @@ def _add_diff(commands: Commands) -> None:
     diff.add_argument("--json", action="store_true", help="one JSON object")
 
 
-def _add_export(commands: Commands) -> None:
-    from .page.views.heatmap_statistics import DEFAULT_STATISTIC, STATISTICS
-
-    export = _add_command(
-        commands,
-        "export",
-        "write a run as one file, or for another tracker",
-        "Needs no server.",
-    )
-    _add_target(export)
-    export.add_argument(
-        "--format",
-        choices=("html", "json", "csv", "parquet", "tensorboard", "wandb", "mlflow"),
-        default="html",
-        help="(default: %(default)s); each of the last three needs the extra of its name",
-    )
-    export.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="file to write, - is stdout; the folder of tensorboard, wandb, or mlflow's database",
-    )
-    export.add_argument("--rank", type=int, default=0, help="rank to export (default: 0)")
-    export.add_argument(
-        "--theme",
-        choices=("dark", "light", "system"),
-        default="system",
-        help="of the HTML file (default: %(default)s)",
-    )
-    names = [statistic.id for statistic in STATISTICS]
-    export.add_argument(
-        "--heatmap",
-        choices=names,
-        default=DEFAULT_STATISTIC,
-        metavar="STATISTIC",
-        help=f"what its heatmap shows (default: %(default)s): {', '.join(names)}",
-    )
-    export.add_argument(
-        "--track",
-        metavar="TRACK",
-        help="this track alone: a chart such as loss or grad_norm, heatmap, or log/NAME (default: all)",
-    )
-    export.add_argument(
-        "--data",
-        type=Path,
-        metavar="FOLDER",
-        help="folder of the store that has the notes (default: of the running dashboard, else the user's)",
-    )
-    export.add_argument(
-        "--project", default="nanscope", help="wandb's project, mlflow's experiment (default: %(default)s)"
-    )
-    export.add_argument(
-        "--tracking-uri",
-        metavar="URI",
-        help="mlflow's server or database, no user in it (default: MLFLOW_TRACKING_URI, else one in -o)",
-    )
-
-
 def _add_open(commands: Commands) -> None:
-    command = _add_command(
+    command = add_command(
         commands,
         "open",
         "show a bundle, or a finished spool that never had a dashboard",
@@ -275,7 +205,7 @@ def _add_open(commands: Commands) -> None:
 
 
 def _add_url(commands: Commands) -> None:
-    url = _add_command(
+    url = add_command(
         commands,
         "url",
         "print the address of the running dashboard, with its token",
@@ -285,7 +215,7 @@ def _add_url(commands: Commands) -> None:
 
 
 def _add_token(commands: Commands) -> None:
-    token = _add_command(
+    token = add_command(
         commands,
         "token",
         "end the sessions of all browsers",
@@ -295,7 +225,7 @@ def _add_token(commands: Commands) -> None:
 
 
 def _add_keygen(commands: Commands) -> None:
-    keygen = _add_command(
+    keygen = add_command(
         commands,
         "keygen",
         "make keys, so that trainings on other machines can ship to this one",
@@ -307,7 +237,7 @@ def _add_keygen(commands: Commands) -> None:
 
 
 def _add_replay(commands: Commands) -> None:
-    replay = _add_command(
+    replay = add_command(
         commands,
         "replay",
         "run a bundle's step again and show where it went wrong",
@@ -329,18 +259,18 @@ def _add_replay(commands: Commands) -> None:
 
 
 def _add_resume(commands: Commands) -> None:
-    resume = _add_command(
+    resume = add_command(
         commands,
         "resume",
         "resume a training that a watchpoint has paused",
         "The training has to run on this machine; no server is needed.",
     )
-    _add_target(resume)
+    add_target(resume)
     resume.add_argument("--rank", type=int, metavar="N", help="this rank only (default: all)")
 
 
 def _add_clean(commands: Commands) -> None:
-    clean = _add_command(
+    clean = add_command(
         commands,
         "clean",
         "delete runs from the spool and the store",
@@ -356,29 +286,13 @@ def _add_clean(commands: Commands) -> None:
 
 
 def _add_doctor(commands: Commands) -> None:
-    doctor = _add_command(
+    doctor = add_command(
         commands,
         "doctor",
         "check what works on this machine, and why not",
         "Exit code 1 where something is missing without which nothing can be recorded or served.",
     )
     doctor.add_argument("--json", action="store_true", help="one JSON object")
-
-
-def _add_command(
-    commands: Commands, name: str, purpose: str, more: str = "", **options: Any
-) -> argparse.ArgumentParser:
-    """One line in the list of commands, and the same with more to it in the command's own help."""
-    description = f"{purpose[0].upper()}{purpose[1:]}. {more}".strip()
-    parser = commands.add_parser(name, help=purpose, description=description, **options)
-    parser.set_defaults(name=name)
-    return parser
-
-
-def _add_target(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "target", metavar="RUN|SPOOL", help="a spool's folder, or a run's id, unique prefix of one, or name"
-    )
 
 
 def _add_page_options(parser: argparse.ArgumentParser, *, ingest: str | None = None) -> None:
