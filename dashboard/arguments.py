@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .commands.run_arguments import add_command, add_events, add_export, add_target
+from .commands.run_arguments import add_command, add_events, add_export, add_runs, add_target
 
 if TYPE_CHECKING:
     from .commands.run_arguments import Commands
@@ -36,6 +36,7 @@ def command_parser() -> argparse.ArgumentParser:
     _add_quickstart(commands)
     _add_run(commands)
     add_events(commands)
+    add_runs(commands)
     _add_diff(commands)
     add_export(commands)
     _add_open(commands)

@@ -107,16 +107,38 @@ def _tolerate_any_encoding() -> None:
 
 
 def _events(arguments: argparse.Namespace) -> int:
-    from .commands.events import json_lines, load_events, notices, table_lines
+    from .commands.events import json_lines, load_events, notices, one_event, table_lines
     from .runs import problem_lines, run_lines
 
     _tolerate_any_encoding()
     found = load_events(arguments.target)
-    if len(found.runs) > 1:
-        _notice(f"{len(found.runs):,} runs:\n" + "\n".join(run_lines(found.runs)))
+    if arguments.event is not None:
+        event = one_event(found, arguments.event)
+        if arguments.json:
+            print(*json_lines([event]))
+        else:
+            from .page.views.event_report import event_report
+
+            print(event_report(event), end="")
+        return 0
+    if len(found.runs) > 1 or arguments.target is None:
+        which = "the newest run" if arguments.target is None else f"{len(found.runs):,} runs"
+        _notice(f"{which}:\n" + "\n".join(run_lines(found.runs)))
     for line in (json_lines if arguments.json else table_lines)(found.events):
         print(line)
     for line in (*problem_lines(found.runs), *notices(found)):
+        _notice(line)
+    return 0
+
+
+def _runs(arguments: argparse.Namespace) -> int:
+    from .commands.runs import json_lines, known_runs, table_lines
+    from .runs import problem_lines
+
+    _tolerate_any_encoding()
+    for line in (json_lines if arguments.json else table_lines)(known_runs(arguments.spool)):
+        print(line)
+    for line in problem_lines((), spool=arguments.spool):
         _notice(line)
     return 0
 
@@ -230,7 +252,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _export(arguments: argparse.Namespace) -> int:
     from .commands.export import export_run, export_to_tracker
-    from .errors import DashboardError
 
     if arguments.format in ("tensorboard", "wandb", "mlflow"):
         place = export_to_tracker(
@@ -244,9 +265,7 @@ def _export(arguments: argparse.Namespace) -> int:
         )
         _notice(f"written: {place}")
         return 0
-    if arguments.output is None:
-        raise DashboardError(f"--format {arguments.format} needs a file: -o FILE, or -o - for stdout")
-    export_run(
+    file = export_run(
         arguments.target,
         form=arguments.format,
         output=arguments.output,
@@ -257,6 +276,8 @@ def _export(arguments: argparse.Namespace) -> int:
         data=arguments.data,
         notice=_notice,
     )
+    if str(file) != "-":
+        _notice(f"written: {file}")
     return 0
 
 
@@ -362,6 +383,7 @@ _HANDLERS = MappingProxyType(
         "quickstart": _quickstart,
         "run": _run,
         "events": _events,
+        "runs": _runs,
         "diff": _diff,
         "export": _export,
         "open": _open,

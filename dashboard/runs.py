@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from probe.delivery.journal.journal_reader import Skipped, missing_at_end, read_stream
@@ -30,7 +32,7 @@ from probe.wire.bundle_format import DESCRIPTION, SPOOL, check_folder
 from .errors import NotASpoolError, UnknownRunError
 from .page.views.event_facts import event_order
 
-_SHOWN_RUNS = 8
+_SHOWN_RUNS = 5
 _LISTED_RUNS = 40
 _CELL = re.compile(r" \[\d+\]\Z")
 _WRITER = re.compile(r"\d+-\d+\Z|host-")
@@ -66,20 +68,23 @@ class JournalEvents:
     """Files that were passed over; sentences."""
 
 
-def resolve_runs(argument: str, *, spool: Path | None = None) -> list[RunFolder]:
+def resolve_runs(argument: str | None, *, spool: Path | None = None) -> list[RunFolder]:
     """Return the runs that RUN|SPOOL means, oldest first; an empty folder is an empty spool.
 
     The id of a training's first run and its name mean the runs of all its models.
 
     Args:
         argument: A spool, a bundle, a run's folder in a spool, a run's id, a unique prefix of one, or a name,
-            for which a script's file stands too.
+            for which a script's file stands too. None means the newest training.
         spool: Where ids and names are looked up; None takes the default place.
 
     Raises:
         NotASpoolError: it is a path, but of something else.
         UnknownRunError: no run, or more than one, answers to it.
     """
+    looked_up = default_spool() if spool is None else spool
+    if argument is None:
+        return _find_newest(looked_up)
     path = Path(argument).expanduser()
     if (path / DESCRIPTION).is_file():
         try:
@@ -87,7 +92,6 @@ def resolve_runs(argument: str, *, spool: Path | None = None) -> list[RunFolder]
         except BundleError as error:
             raise NotASpoolError(str(error)) from error
         path /= SPOOL
-    looked_up = default_spool() if spool is None else spool
     is_path = path.is_absolute() or os.sep in argument
     if path.is_dir():
         try:
@@ -123,8 +127,10 @@ def _require_folder(spool: Path) -> None:
         raise NotASpoolError(f"The spool {spool} is a file; set NANSCOPE_SPOOL to a folder.")
 
 
-def resolve_run(argument: str, *, spool: Path | None = None) -> RunFolder:
+def resolve_run(argument: str | None, *, spool: Path | None = None) -> RunFolder:
     """Return the one run that RUN|SPOOL means; of a model that was trained several times, the newest.
+
+    None means the newest training.
 
     Raises:
         NotASpoolError: it is a path, but of something else.
@@ -133,14 +139,15 @@ def resolve_run(argument: str, *, spool: Path | None = None) -> RunFolder:
     runs = resolve_runs(argument, spool=spool)
     if not runs:
         raise UnknownRunError(f"{argument} is an empty spool; give one that holds a run.")
-    given = Path(argument).expanduser().resolve()
+    given = None if argument is None else Path(argument).expanduser().resolve()
     if exact := [run for run in runs if len(runs) == 1 or run.run == argument or run.path == given]:
         return exact[0]
     if len({run.group for run in runs}) == 1:
         if len({(run.name, run.model) for run in runs}) == 1:
             return runs[-1]
         raise UnknownRunError(
-            f"{argument} is a training of several models; give the id of one:\n" + "\n".join(run_lines(runs))
+            f"{argument or 'The newest run'} is a training of several models; give the id of one:\n"
+            + "\n".join(run_lines(runs))
         )
     raise UnknownRunError(
         f"{argument} holds {len(runs)} runs; give the folder of one, for instance {runs[-1].path} "
@@ -281,6 +288,15 @@ def _find_runs(argument: str, spool: Path) -> list[RunFolder]:
     raise UnknownRunError(_unknown(argument, spool, runs))
 
 
+def _find_newest(spool: Path) -> list[RunFolder]:
+    """All models of the training that began last."""
+    _require_folder(spool)
+    runs = _runs_of(spool)
+    if not runs:
+        raise UnknownRunError(f"No run in {spool} yet; record one with `dashboard run SCRIPT`.")
+    return [run for run in runs if run.group == runs[-1].group]
+
+
 def _group_of(run: RunFolder, runs: Sequence[RunFolder]) -> list[RunFolder]:
     """All runs of the training that `run` is the first of; empty where it is not."""
     return [other for other in runs if other.group == run.run] if run.group == run.run else []
@@ -306,14 +322,30 @@ def _answers_to(run: RunFolder, argument: str) -> bool:
 
 
 def _unknown(argument: str, spool: Path, runs: Sequence[RunFolder]) -> str:
-    nothing = "it is empty" if spool.exists() else "it does not exist yet"
-    held = f"it holds {_names(runs)}" if runs else nothing
-    hint = (
-        "give one of these, or a spool's folder" if runs else "give a spool's folder, or set NANSCOPE_SPOOL"
-    )
-    state = read_serve_state()
-    elsewhere = f" The dashboard at {state.page} may know runs that are no longer here." if state else ""
-    return f"No run in {spool} has the id or name {argument!r} ({held}); {hint}.{elsewhere}"
+    """What to do next: the nearest name, and the newest runs."""
+    said = [f"No run called {argument!r} in {spool}"]
+    if near := _nearest(argument, runs):
+        said.append(f"Did you mean {near}?")
+    if runs:
+        said.append(f"Newest runs: {_names(runs)}")
+    else:
+        said[0] += ": it is empty" if spool.exists() else ": it does not exist yet"
+        said.append("Give a spool's folder, or set NANSCOPE_SPOOL")
+    if (state := read_serve_state()) is not None:
+        said.append(f"The dashboard at {state.page} may know runs that are no longer here")
+    return " ".join(part if part.endswith("?") else f"{part}." for part in said)
+
+
+def _nearest(argument: str, runs: Sequence[RunFolder]) -> str:
+    """The name or id that was probably meant, as it can be given; empty where none is near.
+
+    The page shows the end of an id.
+    """
+    ended = [run.run for run in runs if argument and run.run.endswith(argument)]
+    known = {name.lower(): name for run in runs for name in (run.run, run.name) if name}
+    near = get_close_matches(argument.lower(), known, n=1)
+    found = ended[-1:] or [known[each] for each in near]
+    return printable(shlex.quote(found[0])) if found else ""
 
 
 def _names(runs: Sequence[RunFolder]) -> str:

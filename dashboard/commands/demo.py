@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -20,11 +23,12 @@ from typing import Final
 from probe.delivery.helper.helper import host_folder, lock_owner, lock_path
 from probe.delivery.journal.journal_reader import end_of_stream
 from probe.delivery.journal.run_folders import list_writers
-from probe.settings.places import default_spool, make_private_folder
+from probe.settings.places import DEFAULT_INGEST, DEFAULT_PAGE_PORT, default_spool, make_private_folder
 from probe.wire import StreamKey, StreamName
 
 from ..errors import DemoFailedError
 from ..packaged import script_arguments
+from ..serving.running import data_folder, find_server_of
 from ..serving.serve import serve
 from ..serving.server import Server
 from ..store.protocol import Store
@@ -62,6 +66,14 @@ def run_demo(options: DemoOptions, *, announce: Callable[[str], None], notice: C
         raise DemoFailedError(
             "The demo trains with PyTorch, which is not installed here: pip install torch==2.13.0"
         )
+    with contextlib.ExitStack() as folders:
+        options = _with_free_places(options, folders, notice)
+        _serve_and_train(options, announce=announce, notice=notice)
+
+
+def _serve_and_train(
+    options: DemoOptions, *, announce: Callable[[str], None], notice: Callable[[str], None]
+) -> None:
     demo = _Demo(options, notice)
     _require_writable(demo.spool)
     serve(
@@ -78,6 +90,56 @@ def run_demo(options: DemoOptions, *, announce: Callable[[str], None], notice: C
     )
     if demo.failure is not None:
         raise DemoFailedError(demo.failure)
+
+
+def _with_free_places(
+    options: DemoOptions, folders: contextlib.ExitStack, notice: Callable[[str], None]
+) -> DemoOptions:
+    """Replace the usual ports and the usual folders by others where they are taken, and say so.
+
+    What was asked for otherwise stays as it is.
+    """
+    taken, instead = [], []
+    if options.port == DEFAULT_PAGE_PORT and _is_taken(options.host, options.port):
+        taken.append(f"port {options.port}")
+        options = replace(options, port=0)
+    ingest_port = DEFAULT_INGEST.rpartition(":")[2]
+    if options.ingest == DEFAULT_INGEST and _is_taken("127.0.0.1", int(ingest_port)):
+        taken.append(f"port {ingest_port}")
+        options = replace(options, ingest=DEFAULT_INGEST.replace(ingest_port, "*"))
+    if taken:
+        instead.append("free ports")
+    if options.data is None and find_server_of(data_folder(None)) is not None:
+        own = Path(folders.enter_context(_own_folder()))
+        taken.append("your dashboard's data folder")
+        instead.append(f"a folder of its own, {own}, which is removed at the end")
+        # With the usual spool all of the user's runs would be read into it.
+        options = replace(options, data=own / "data", spool=options.spool or own / "spool")
+    if taken:
+        verb = "is" if len(taken) == 1 else "are"
+        notice(f"{' and '.join(taken)} {verb} in use; the demo takes {' and '.join(instead)}.")
+    return options
+
+
+@contextlib.contextmanager
+def _own_folder() -> Iterator[str]:
+    """A folder for one demo; what its helper still writes at the end does not keep it from being removed."""
+    folder = tempfile.mkdtemp(prefix="nanscope-demo-")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_taken(host: str, port: int) -> bool:
+    """Whether another process listens there; whatever else is wrong with it, serving says."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probing:
+        probing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probing.bind((host, port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
 
 
 class _Demo:

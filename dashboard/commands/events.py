@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final
 
 from probe.delivery.helper.helper import lock_owner, lock_path
@@ -15,11 +16,12 @@ from probe.delivery.helper.unseen_deaths import unseen_deaths
 from probe.delivery.journal.rank_journals import events_of_ranks
 from probe.delivery.journal.run_folders import list_writers
 from probe.delivery.journal.segment_files import list_segments, run_folder_bytes
-from probe.wire import Event, message_lines
+from probe.wire import Event
+from probe.wire.causes import is_of_probe
 from probe.wire.event_json import event_json
-from probe.wire.event_texts import headline, kind_label
+from probe.wire.event_texts import headline, kind_label, led_to_it
 
-from ..errors import UnknownRunError
+from ..errors import DashboardError, UnknownRunError
 from ..page.views import event_facts as facts
 from ..runs import JournalEvents, RunFolder, printable, read_events, resolve_runs
 from .stored_events import StoredEvents, has_no_events, stored_events, with_newer
@@ -48,8 +50,11 @@ class LoadedEvents:
     """Files that were passed over; sentences."""
 
 
-def load_events(target: str) -> LoadedEvents:
+def load_events(target: str | None) -> LoadedEvents:
     """Read the events of RUN|SPOOL, and what its ranks' journals show together where nobody has watched them.
+
+    Args:
+        target: None means the newest training.
 
     Raises:
         DashboardError: the argument names no spool and no run, and no run of the dashboard that runs.
@@ -58,16 +63,14 @@ def load_events(target: str) -> LoadedEvents:
         runs = resolve_runs(target)
     except UnknownRunError:
         # The spool's cap, or somebody, has deleted its folder.
-        known = stored_events([target])
-        if not known.runs:
+        known = stored_events([target]) if target is not None else None
+        if known is None or not known.runs:
             raise
         return LoadedEvents(events=known.events, unreadable=0, runs=(), stored=known, added=len(known.events))
     recorded = {run.run: read_events([run.path]) for run in runs}
-    of_ranks = [event for run in runs for event in _of_ranks(run, recorded[run.run])]
-    deaths = [event for run in runs for event in unseen_deaths(run.path, recorded[run.run].events)]
     missing = [run.run for run in runs if recorded[run.run].unreadable or has_no_events(run.path)]
     stored = stored_events(missing) if missing else None
-    own = [*(event for one in recorded.values() for event in one.events), *of_ranks, *deaths]
+    own = [event for run in runs for event in known_events(run, recorded[run.run])]
     began: dict[str, tuple[float, str]] = {}
     for run in runs:
         began.setdefault(run.group, (run.started, run.run))
@@ -90,6 +93,29 @@ def load_events(target: str) -> LoadedEvents:
             f"Run {run}, {printable(said)}" for run, one in recorded.items() for said in one.odd_files
         ),
     )
+
+
+def known_events(run: RunFolder, recorded: JournalEvents) -> list[Event]:
+    """Return a run's events, and what its journals show that nobody has written: of ranks, and of deaths."""
+    of_ranks = _of_ranks(run, recorded)
+    return [*recorded.events, *of_ranks, *unseen_deaths(run.path, recorded.events)]
+
+
+def one_event(found: LoadedEvents, event: str) -> Event:
+    """Return the event with this id, or with an id that begins so and no other does.
+
+    Raises:
+        DashboardError: there is none, or more than one.
+    """
+    fitting = [one for one in found.events if event and one.id.startswith(event.lower())]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise DashboardError(f"{len(fitting)} events have an id that begins with {event!r}; give more of it.")
+    runs = ", ".join(dict.fromkeys(run.run for run in found.runs)) or "the run"
+    near = get_close_matches(event.lower(), [one.id for one in found.events], n=1)
+    hint = f"Did you mean {near[0]}?" if near else "`dashboard events RUN` lists them, each with its id."
+    raise DashboardError(f"No event {event!r} in {printable(runs)}. {hint}")
 
 
 def notices(found: LoadedEvents) -> Iterator[str]:
@@ -140,16 +166,27 @@ def json_lines(events: Sequence[Event]) -> Iterator[str]:
 
 
 def table_lines(events: Sequence[Event]) -> Iterator[str]:
-    """A headline per event with its run, model where there are several, rank, line and id below it."""
+    """A headline per event with its run, model where there are several, rank, line, id and cause below it.
+
+    What is about the probe alone stands at the end, and is not counted.
+    """
     has_models = len({event.model for event in events if event.model}) > 1
+    quiet = [event for event in events if is_of_probe(event)]
     for event in events:
+        if event in quiet:
+            continue
         icon = facts.SEVERITY_ICONS[event.severity]
         yield f"{icon} {event.severity:<8}  {printable(headline(event))}"
         line = facts.line_label(event)
         where = f", {line}" if line else ""
         who = f"rank {event.rank}" + (f", model {event.model}" if has_models and event.model else "")
         detail = f"step {event.step:,}, {who}, {kind_label(event.kind)}, {facts.episode(event)}"
-        yield f"    {printable(detail + where)}  [{printable(event.run)} {event.id}]"
-        if why := message_lines.why_no_line(event.message):
-            yield f"    {printable(why)}"
+        yield f"    {printable(detail + where)}  {_address(event)}"
+        yield from (f"    {printable(sentence)}" for sentence in led_to_it(event))
     yield facts.severity_counts(events)
+    yield from (f"not counted: {printable(headline(event))}  {_address(event)}" for event in quiet)
+
+
+def _address(event: Event) -> str:
+    """What `dashboard events` takes to show it whole."""
+    return f"[{printable(event.run)} {event.id}]"

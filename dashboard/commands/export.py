@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -34,20 +35,21 @@ ALL_STEPS_RAW: Final = 2**62
 
 
 def export_run(
-    target: str,
+    target: str | None,
     *,
     form: Format,
-    output: Path,
+    output: Path | None,
     rank: int,
     theme: PageTheme,
     statistic: str,
     track: str | None,
     data: Path | None,
     notice: Callable[[str], None],
-) -> None:
-    """Write RUN|SPOOL to `output`, whole or not at all; works with no server running. "-" is stdout.
+) -> Path:
+    """Write RUN|SPOOL to `output`, whole or not at all, and return where; works with no server running.
 
-    `data` is the folder of the store that has the notes; None is that of the user's dashboard.
+    "-" is stdout, and None a file in the current folder that is named after the run. `target` None is the
+    newest run. `data` is the folder of the store that has the notes; None is that of the user's dashboard.
 
     Raises:
         DashboardError: the argument does not name one run, the run has no such rank or track, or the file
@@ -59,16 +61,25 @@ def export_run(
         if form in ("html", "json"):
             _take_notes(store, run.run, data, notice)
         body = _exported(store, run.run, form, rank=rank, theme=theme, statistic=statistic, track=track)
+    if output is None:
+        output = Path(_name(run.run, track, form))
     if str(output) == "-":
         # UTF-8 whatever the terminal's encoding is: the document says so of itself.
         sys.stdout.flush()
         sys.stdout.buffer.write(body)
     else:
         _replace(output, body)
+    return output
+
+
+def _name(run: str, track: str | None, form: str) -> str:
+    """``nanscope-RUN.html``; of one track ``nanscope-RUN-loss.csv``."""
+    part = "" if track is None else "-" + re.sub(r"[^\w.-]", "_", track)
+    return f"nanscope-{run}{part}.{form}"
 
 
 def export_to_tracker(
-    target: str,
+    target: str | None,
     *,
     tracker: Tracker,
     folder: Path | None,

@@ -19,7 +19,7 @@ from ..runs import printable, resolve_run
 PATIENCE_S: Final = 3.0
 
 
-def resume_run(target: str, *, rank: int | None) -> list[str]:
+def resume_run(target: str | None, *, rank: int | None) -> list[str]:
     """Resume a run's newest trainers on this machine; return one line for each.
 
     Raises:

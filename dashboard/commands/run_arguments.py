@@ -1,4 +1,4 @@
-"""The arguments of the commands that read a run, or list them. Used by `arguments.py`; imports nothing heavy."""
+"""Arguments of the commands that read a run, or list them. Used by `arguments.py`; imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def add_command(
 def add_target(parser: argparse.ArgumentParser) -> None:
     """RUN|SPOOL."""
     parser.add_argument(
-        "target", metavar="RUN|SPOOL", help="a spool's folder, or a run's id, unique prefix of one, or name"
+        "target",
+        nargs="?",
+        metavar="RUN|SPOOL",
+        help="a spool's folder, or a run's id, unique prefix of one, or name (default: the newest run)",
     )
 
 
@@ -34,11 +37,34 @@ def add_events(commands: Commands) -> None:
     events = add_command(
         commands,
         "events",
-        "list a run's events from its journals",
+        "list a run's events from its journals, or show one whole",
         "Needs no running server. Of several runs in a spool, all are listed.",
     )
     add_target(events)
+    events.add_argument(
+        "event",
+        nargs="?",
+        metavar="EVENT",
+        help="id of an event, or a unique prefix of one: all that the page's panel says of it",
+    )
     events.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def add_runs(commands: Commands) -> None:
+    """`dashboard runs`."""
+    runs = add_command(
+        commands,
+        "runs",
+        "list recorded runs, newest first",
+        "Needs no running server. The models of one training are one run.",
+    )
+    runs.add_argument("--json", action="store_true", help="one JSON object a line, of every run")
+    runs.add_argument(
+        "--spool",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the journals (default: NANSCOPE_SPOOL, else in the user's cache folder)",
+    )
 
 
 def add_export(commands: Commands) -> None:
@@ -63,7 +89,8 @@ def add_export(commands: Commands) -> None:
         "--output",
         type=Path,
         metavar="FILE",
-        help="file to write, - is stdout; the folder of tensorboard, wandb, or mlflow's database",
+        help="file to write, - is stdout; the folder of tensorboard, wandb, or mlflow's database "
+        "(default: nanscope-RUN with the ending of the format, in the current folder)",
     )
     export.add_argument("--rank", type=int, default=0, help="rank to export (default: 0)")
     export.add_argument(

@@ -20,12 +20,12 @@ def kind_label(kind: str) -> str:
     return kind.replace("_", " ").replace("nonfinite", "non-finite")
 
 
-def led_to_it(event: Event) -> str | None:
-    """What changed first before the event, or why its origin is not known; None where neither is said.
+def led_to_it(event: Event) -> tuple[str, ...]:
+    """What changed first before the event, and why its origin is not known, in sentences.
 
     ``Changed before it: learning rate 0.001 -> 0.3 at step 60``.
     """
-    if why := message_lines.why_no_line(event.message):
-        return why.strip().rstrip(".")
-    moves = message_lines.moves(event.message)
-    return f"Changed before it: {moves[0]}" if moves else None
+    moves = message_lines.moves(event.message)[:1]
+    why = message_lines.why_no_line(event.message)
+    reasons = () if why is None else (why,)
+    return (*(f"Changed before it: {move}" for move in moves), *reasons)

@@ -75,7 +75,7 @@ def test_unknown_run_is_one_sentence_and_exit_2(command: list[str], tmp_path: Pa
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
-    assert "No run in" in result.stderr
+    assert "No run called" in result.stderr
 
 
 @pytest.mark.parametrize("port", ["abc", "-1", "65536"])

@@ -54,7 +54,7 @@ def test_resolve_run_ambiguous_prefix_names_the_runs(spool: Path) -> None:
 
 
 def test_resolve_run_unknown_name_says_what_there_is(spool: Path) -> None:
-    with pytest.raises(UnknownRunError, match=r"it holds alpha-1 \(first.py\), alpha-2"):
+    with pytest.raises(UnknownRunError, match=r"Newest runs: alpha-1 \(first.py\), alpha-2"):
         resolve_run("gamma")
 
 

@@ -97,9 +97,9 @@ class Tally:
 
     @property
     def led_to_worst(self) -> str | None:
-        """What changed before it, or why its origin is not known; None where nothing is known of that."""
+        """What changed before it, and why its origin is not known; None where nothing is known of that."""
         worst = self._worst()
-        return None if worst is None else worst.message.partition("\n")[2] or None
+        return None if worst is None else ". ".join(worst.message.split("\n")[1:]) or None
 
     @property
     def worst_rank(self) -> int | None:
@@ -134,8 +134,7 @@ def _lean(event: Event) -> Event:
 
     The sessions of a group, which are starts of their own, are one training here.
     """
-    led = led_to_it(event)
-    message = _sentence(event) + ("" if led is None else f"\n{_cut(led)}")
+    message = "\n".join([_sentence(event), *(_cut(said.rstrip(".")) for said in led_to_it(event))])
     known = Stacks() if is_only_noticed(event) else Stacks(forward=[_HERE])
     return msgspec.structs.replace(
         event,

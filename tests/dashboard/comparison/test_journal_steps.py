@@ -153,7 +153,7 @@ def test_not_finite_values_are_strings_in_json(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize(
     ("second", "rank", "said"),
-    [("one", 0, "give two runs"), ("nowhere", 0, "No run in"), ("two", 3, "no journal of rank 3")],
+    [("one", 0, "give two runs"), ("nowhere", 0, "No run called"), ("two", 3, "no journal of rank 3")],
 )
 def test_runs_that_cannot_be_compared_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: str, rank: int, said: str
