@@ -37,6 +37,7 @@ class DetectorBank:
 
     Attributes:
         loss_bound: is to be told of the first losses, and where it asks, which function made them.
+        zeros: is to be told of the first losses what may make them, or gradients, 0.
     """
 
     def __init__(self, thresholds: DetectorThresholds, *, pause: Callable[[], None] = lambda: None) -> None:
@@ -44,13 +45,8 @@ class DetectorBank:
         self._detectors = default_detectors(thresholds)
         self._gradients = next(d for d in self._detectors if isinstance(d, GradientScaleDetector))
         self.loss_bound = next(d for d in self._detectors if isinstance(d, LossBoundDetector))
+        self.zeros = next(d for d in self._detectors if isinstance(d, ZeroGradientDetector))
         self._jumps = JumpWatch()
-
-    def excuse_zeros(self) -> None:
-        """A term of the loss has the weight 0."""
-        for detector in self._detectors:
-            if isinstance(detector, ZeroGradientDetector):
-                detector.excuse()
 
     def observe(self, observation: Observation) -> list[Finding]:
         """Return what is wrong at this step, at most one finding of a kind; empty when nothing is."""

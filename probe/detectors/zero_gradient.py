@@ -22,9 +22,17 @@ RUN_FACTOR: Final = 3
 """A layer that has been zero before must stay zero this many times longer than ever."""
 NEVER_FACTOR: Final = 3
 LIVE_FACTOR: Final = 1.5
+SILENT_STEPS: Final = 50
+"""Steps from the first one on at which the loss and all gradients are exactly 0. A term that a schedule
+switches on later has the weight 0 in the graph and is excused; a margin that all samples keep from the first
+step on is kept by a model that has learned nothing, so that the loss cannot teach it anything either."""
 LOG_CHANCE: Final = 20.7
 """A layer that has a gradient in a share p of its steps only (an expert in a mixture) is zero n times in a
 row with probability (1 - p)^n; the finding waits until that is below exp(-20.7), one in 1e9."""
+_SILENT_ADVICE: Final = (
+    "Print one sample's loss and what it is computed from (lengths, mask, targets) before the first step.",
+    "A loss that is 0 for every sample has no gradient: raise its margin, or mend the mask or the targets.",
+)
 
 
 class ZeroGradientDetector:
@@ -48,6 +56,14 @@ class ZeroGradientDetector:
         self._zero: Counts = np.zeros(0, dtype=np.int64)
         self._observed = self._live = 0
         self._comes_and_goes = self._is_excused = False
+        self._silent = 0
+        """Steps whose loss and gradients were 0, before any others."""
+        self._first_silent = 0
+        self._cause = ""
+
+    def note_cause(self, cause: str) -> None:
+        """Of the first losses: what in their graph may make them 0, as a sentence."""
+        self._cause = self._cause or cause
 
     def excuse(self) -> None:
         """A term of the loss has the weight 0: what never had a gradient may well be what feeds it."""
@@ -65,7 +81,7 @@ class ZeroGradientDetector:
         zero, alive = self._zero_and_alive(observation)
         self._comes_and_goes |= bool((zero & (self._alive > 0)).any())
         if observation.loss == 0.0 and not alive.any():
-            return []  # a margin loss that is satisfied has nothing left to say
+            return self._judge_silent(observation, zero)  # a margin loss that is satisfied says nothing
         np.maximum(self._longest, self._run, out=self._longest, where=alive)
         self._run += zero
         self._run[alive] = 0
@@ -132,7 +148,33 @@ class ZeroGradientDetector:
         self._zero += zero
         self._observed += steps
 
+    def _judge_silent(self, observation: Observation, zero: Flags) -> list[Finding]:
+        """Loss and gradients are 0: has the run never had anything else?"""
+        if self._observed or not zero.any():
+            return []
+        if not self._silent:
+            self._first_silent = observation.step
+        self._silent += 1
+        if self._silent < SILENT_STEPS or self._is_excused:
+            return []
+        cause = f". {self._cause}" if self._cause else ""
+        return [
+            Finding(
+                kind="zero_gradient",
+                severity="warning",
+                subject="loss",
+                message=f"The loss and every gradient are exactly 0 at all {self._silent} steps since step "
+                f"{self._first_silent}, so nothing is learned{cause}",
+                value=0.0,
+                threshold=0.0,
+                baseline={"steps": float(self._silent)},
+                affected=tuple(self._index.name(observation, int(row)) for row in np.flatnonzero(zero)),
+                advice=_SILENT_ADVICE,
+            )
+        ]
+
     def _reset(self) -> None:
+        self._silent = 0
         rows = len(self._index.layers)
         self._run = np.zeros(rows, dtype=np.int64)
         self._longest = np.zeros(rows, dtype=np.int64)

@@ -23,7 +23,6 @@ from ..detectors.bank import DetectorBank
 from ..detectors.base import Finding, Observation, ObservationBatch
 from ..detectors.episodes import MOST_PATIENCE, EpisodeTracker
 from ..detectors.judged_step import JudgedStep
-from ..detectors.loss_bound import LossBoundDetector
 from ..detectors.new_task import NewTaskWatch, settled
 from ..detectors.scaler import ScalerWatch
 from ..detectors.why import RecentSteps
@@ -85,13 +84,9 @@ class IncidentReporter(ErrorEvents):
         """Called, under `lock`, when what was found is cleared."""
 
     @property
-    def loss_bound(self) -> LossBoundDetector:
-        """Is to be told which function made a loss."""
-        return self._detectors.loss_bound
-
-    def excuse_zeros(self) -> None:
-        """A term of the loss has the weight 0: gradients of 0 that never were anything else are meant."""
-        self._detectors.excuse_zeros()
+    def detectors(self) -> DetectorBank:
+        """Some of them are to be told of the first losses."""
+        return self._detectors
 
     def note_classes(self, is_one: bool) -> None:
         """Of the first batches: whether one has examples of one class alone, as where data are sorted."""

@@ -18,6 +18,7 @@ from ..attach.layout import ModelLayout
 from ..attach.watched_model import WatchedModel
 from ..detectors.loss_bound import LossBoundDetector
 from ..detectors.sampled_bank import SampledDetectorBank
+from ..detectors.zero_gradient import ZeroGradientDetector
 from ..guard import Guard
 from ..step.frames import MeasuredStep
 from ..step.open_step import FinishedStep
@@ -32,6 +33,7 @@ from .label_looks import LabelLooks
 from .loss_weights import has_zero_weight
 from .misfit_losses import misfit_in_loss
 from .wiring_watch import WiringWatch
+from .zero_losses import cause_of_zero
 
 
 class EarlyWatch:
@@ -42,7 +44,7 @@ class EarlyWatch:
         bank: its detectors are told what was seen.
         optimizers: gives those that were seen to update the model.
         hooks: the callables go in here, and out again.
-        excuse_zeros: called where a term of the loss has the weight 0.
+        zeros: is told what may make a loss, or gradients, 0.
         note_classes: called with whether a batch has examples of one class alone.
         loss_bound: is told which function made a loss, whenever it asks.
         on_news: called when the detectors were told of a step.
@@ -56,14 +58,14 @@ class EarlyWatch:
         optimizers: Callable[[], list[Optimizer]],
         *,
         hooks: StepHooks,
-        excuse_zeros: Callable[[], None],
+        zeros: ZeroGradientDetector,
         note_classes: Callable[[bool], None],
         loss_bound: LossBoundDetector,
         on_news: Callable[[], None],
         guard: Guard,
     ) -> None:
         self._guard, self._hooks, self._on_news = guard, hooks, on_news
-        self._shapes, self._inputs, self._excuse_zeros = bank.loss_shapes, bank.loss_inputs, excuse_zeros
+        self._shapes, self._inputs, self._zeros = bank.loss_shapes, bank.loss_inputs, zeros
         self._note_classes = note_classes
         self._loss_bound, self._first_loss = loss_bound, bank.first_loss
         self._model, self._rows = model, bank.embedding_rows
@@ -131,7 +133,9 @@ class EarlyWatch:
         if (is_one := self._guard.run("batch classes", has_one_class, tensors)) is not None:
             self._note_classes(is_one)
         if self._guard.run("loss weights", has_zero_weight, tensors):
-            self._excuse_zeros()
+            self._zeros.excuse()
+        if (cause := self._guard.run("zero losses", cause_of_zero, tensors)) is not None:
+            self._zeros.note_cause(cause)
         if self._shapes.is_over:
             self._hooks.before_backward.remove(self.look_at_loss)
 

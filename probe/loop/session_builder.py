@@ -295,7 +295,7 @@ def _tracker_parts(
             judge,
             recorder,
             lookout,
-            loss_bound=incidents.loss_bound,
+            loss_bound=incidents.detectors.loss_bound,
             last_step=last_step,
         )
     )
@@ -305,9 +305,9 @@ def _tracker_parts(
         bank,
         lambda: measures.optimizers,
         hooks=hooks,
-        excuse_zeros=incidents.excuse_zeros,
+        zeros=incidents.detectors.zeros,
         note_classes=incidents.note_classes,
-        loss_bound=incidents.loss_bound,
+        loss_bound=incidents.detectors.loss_bound,
         on_news=samples.look_for_news,
         guard=guard,
     )

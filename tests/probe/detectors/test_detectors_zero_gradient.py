@@ -11,7 +11,7 @@ from detector_series import as_batch, observe_norms
 
 from probe.detectors import DetectorThresholds, Observation
 from probe.detectors.bank import DetectorBank
-from probe.detectors.zero_gradient import ZeroGradientDetector
+from probe.detectors.zero_gradient import SILENT_STEPS, ZeroGradientDetector
 
 OPTIONS = DetectorThresholds()
 
@@ -77,7 +77,8 @@ HEALTHY = {
     "behind a gate that opens at the first update": series([[1.0, 0.0]] + [[1.0, 1e-9]] * 99),
     "behind a gate that opens after warm-up": series([[1.0, 0.0]] * 80, rate=0.0)
     + [replace(step, step=80 + step.step) for step in series([[1.0, 1e-9]] * 20)],
-    "margins that are all satisfied": series([[0.0, 0.0]] * 100, loss=0.0),
+    "margins that are all satisfied": series([[1.0, 1.0]], loss=0.1)
+    + [replace(step, step=1 + step.step) for step in series([[0.0, 0.0]] * 100, loss=0.0)],
     "a head that has its first batch at step 12": series([[1.0, 0.0]] * 12 + [[1.0, 1.0]] * 88),
     "missing, not zero": [
         observe_norms(step, [1.0, 0.0], loss=1.0, rate=1e-3, missing=np.array([False, True]))
@@ -89,3 +90,35 @@ HEALTHY = {
 @pytest.mark.parametrize("name", HEALTHY)
 def test_zeros_that_are_no_fault_are_silent(name: str) -> None:
     assert first(HEALTHY[name]) is None
+
+
+def silent(steps: Iterable[Observation]) -> list[int]:
+    """Steps at which loss and gradients are said to have been 0 from the start."""
+    detector = ZeroGradientDetector(OPTIONS)
+    detector.note_cause("Every target is ignored.")
+    found = [(step.step, one) for step in steps for one in detector.observe(step) if one.subject == "loss"]
+    assert all(one.message.endswith(". Every target is ignored.") for _, one in found)
+    return [step for step, _ in found]
+
+
+def test_loss_and_gradients_of_0_from_the_first_step_on_are_said_after_fifty() -> None:
+    steps = series([[0.0, 0.0]] * 60, loss=0.0)
+    assert silent(steps) == list(range(SILENT_STEPS - 1, 60))
+    found = DetectorBank(OPTIONS).observe_batch(as_batch(steps))
+    assert found[0][0] == SILENT_STEPS - 1
+
+
+@pytest.mark.parametrize(
+    "before",
+    [series([[1.0, 1.0]], loss=0.5), series([[1.0, 1.0]], loss=0.0), series([[0.0, 0.0]], loss=0.5)],
+    ids=["trained", "gradient alone", "loss alone"],
+)
+def test_loss_of_0_is_a_margin_that_is_kept_where_it_was_not_always_so(before: list[Observation]) -> None:
+    after = [replace(step, step=step.step + 1) for step in series([[0.0, 0.0]] * 200, loss=0.0)]
+    assert silent([*before, *after]) == []
+
+
+def test_loss_of_0_is_meant_where_its_term_has_the_weight_0() -> None:
+    detector = ZeroGradientDetector(OPTIONS)
+    detector.excuse()
+    assert not any(detector.observe(step) for step in series([[0.0, 0.0]] * 200, loss=0.0))
