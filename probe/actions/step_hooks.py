@@ -8,13 +8,14 @@ its part. Called by the step tracker, the measures and the pipeline, on the trai
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from ..attach.layout import ModelLayout
+from ..forensics.capture import RootCapture
 from ..incidents.evidence import StepEvidence
 from ..incidents.verdict import Verdict
 from ..step.frames import MeasuredStep
@@ -99,6 +100,8 @@ class StepHooks:
         """A backward of this model begins that C does not follow: what it is called on, the step's number."""
         self.foreign_backward: Hook[[Any], None] = Hook()
         """A backward begins that is not taken for one of this model: what it is called on."""
+        self.unused_forward: Hook[[Sequence[RootCapture], int], None] = Hook()
+        """No backward has followed these forwards in train mode; the number of the step under way."""
         self.evaluation_call: Hook[[bool], None] = Hook()
         """The model is called to be evaluated; whether gradients are enabled."""
         self.evaluation_inputs: Hook[[nn.Module, Any, Any, int], Arguments] = Hook()

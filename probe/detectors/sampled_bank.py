@@ -27,6 +27,7 @@ from .sample import Sample, SampleDetector
 from .sampled_thresholds import SampledThresholds
 from .training_values import TrainingValues
 from .updates import UpdateRatioDetector
+from .validation import ValidationDetector
 from .wiring import WiringDetector
 
 
@@ -81,6 +82,7 @@ class SampledDetectorBank:
             self.updates,
             self.labels,
             PlateauDetector(thresholds),
+            ValidationDetector(),
             OverfittingDetector(thresholds),
             SlowdownDetector(thresholds),
             self.accumulation,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..detectors.base import Finding
 from ..threads.user_lines import at_op_line
-from ..wire import is_in_derivative
+from ..wire import Event, is_in_derivative
 from ..wire.message_lines import NO_LINE, NOT_DETERMINED
 from .nonfinite_kinds import EITHER_KIND
 
@@ -22,10 +22,17 @@ REPLAYED_KINDS: Final = frozenset({"nonfinite_loss", "nonfinite_gradient"})
 """Kinds of events with a single origin, which a replay of the step can find."""
 
 
-def has_origin(finding: Finding) -> bool:
-    """Whether a replay can find where it began: not of an overflow, unless that goes on for long."""
-    is_lasting_overflow = finding.kind == "amp_overflow" and finding.severity != "info"
-    return finding.kind in REPLAYED_KINDS or is_lasting_overflow
+def has_origin(finding: Finding | Event) -> bool:
+    """Whether a replay of its step can find where it began.
+
+    Not of an overflow, unless that goes on for long, and not of an evaluation's loss.
+    """
+    if finding.kind == "amp_overflow":
+        return finding.severity != "info"
+    return finding.kind == "nonfinite_gradient" or (finding.kind, finding.subject) == (
+        "nonfinite_loss",
+        "loss",
+    )
 
 
 def describe(finding: Finding, step: int, replay: Replay | None, no_replay: str | None) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from ..delivery.recorder.recorder import Recorder
-from ..detectors.advice import advice_for
+from ..detectors.advice import advice_for, advice_of
 from ..detectors.base import Finding
 from ..settings.config import ProbeConfig
 from ..threads.stacks import capture_stack
@@ -99,7 +99,7 @@ class EventWriter:
             evidence=evidence_of(finding),
             propagated_to=list(finding.affected),
             stacks=Stacks(training_loop=list(stack)),
-            advice=advice_for(finding.kind),
+            advice=advice_of(finding),
             ended=ended,
         )
 

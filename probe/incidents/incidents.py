@@ -301,7 +301,7 @@ class IncidentReporter(ErrorEvents):
         model = self._model
         states = episodes.update(step, time, findings, model=model, make_event=make_event, is_whole=is_whole)
         states += [event for event in begun if event.kind == "replayed"]
-        if isinstance(evidence, LateEvidence) and any(event.kind in REPLAYED_KINDS for event in begun):
+        if isinstance(evidence, LateEvidence) and any(map(has_origin, begun)):
             self._awaits_origin = True
         for event in states:
             self._recorder.event(event)

@@ -7,6 +7,7 @@ read from a device until a mean is asked for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable
 from types import FrameType
 from typing import Final
@@ -64,6 +65,11 @@ class EvaluatedSplits:
                 return
             split = self._splits[key] = _Split()
         split.take(seen)
+
+    @property
+    def is_known_to_be_bad(self) -> bool:
+        """Whether the sum of a set's losses on the host is not finite; a device is not asked."""
+        return not all(math.isfinite(split.on_host) for split in self._splits.values())
 
     def means(self) -> list[Callable[[], float]]:
         """Return what reads the mean of each set, in their order; none where they are not known.

@@ -35,14 +35,23 @@ class EvaluationLoss:
     Args:
         hooks: an evaluation that is under way is called at every training call and backward, to end.
         log: takes the loss of one that is over.
+        on_nonfinite: called where that is known to be NaN or infinite.
         guard: runs what may fail.
 
     Attributes:
         is_open: whether an evaluation is under way.
     """
 
-    def __init__(self, hooks: StepHooks, *, log: Callable[[dict[str, LogValue]], None], guard: Guard) -> None:
+    def __init__(
+        self,
+        hooks: StepHooks,
+        *,
+        log: Callable[[dict[str, LogValue]], None],
+        on_nonfinite: Callable[[], None],
+        guard: Guard,
+    ) -> None:
         self._hooks, self._log, self._guard = hooks, log, guard
+        self._on_nonfinite = on_nonfinite
         self.is_open = False
         self._trains_in_eval_mode = False
         self._begin_anew()
@@ -87,7 +96,10 @@ class EvaluationLoss:
         if not self.is_open:
             return
         means = self._guard.run(SERIES, self._splits.means) or []
+        is_bad = self._splits.is_known_to_be_bad
         self.abandon()
+        if is_bad:
+            self._on_nonfinite()
         if means:
             names = [SERIES, *(f"{SERIES}/{number}" for number in range(2, len(means) + 1))]
             self._guard.run(SERIES, self._log, dict(zip(names, means, strict=True)))

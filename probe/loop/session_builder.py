@@ -66,6 +66,7 @@ from .step_tracker import StepTracker
 from .step_writer import StepWriter
 from .tracker_parts import TrackerParts
 from .training_loop import TrainingLoop
+from .unused_forwards import UnusedForwards
 from .verdict_timing import VerdictTiming
 
 if TYPE_CHECKING:
@@ -324,7 +325,13 @@ def _tracker_parts(
             guard=guard,
         )
         policies.add_to(hooks)
-    EvaluationLoss(hooks, log=logged.log, guard=guard)
+    unused = UnusedForwards(model, incidents, hooks=hooks, guard=guard)
+    EvaluationLoss(
+        hooks,
+        log=logged.log,
+        on_nonfinite=lambda: unused.look_at_buffers(last_step() or config.first_step),
+        guard=guard,
+    )
     snapshots = RunSnapshots(recorder, every=config.memory_snapshot_every, last_step=last_step)
     recorder.look_with(snapshots, TrackedWatch(last_step=last_step))
     profiles = ProfileDesk(

@@ -92,6 +92,9 @@ class StepPipeline:
         is_late = measured.late is not None
         newest = QueuedStep(measured, (), "late" if is_late else "judged", time.monotonic())
         self._judge.judge(finished, newest)
+        if unused := finished.opened.unused():
+            for note in self._hooks.unused_forward.calls:
+                note(unused, measured.step)
         self.complete_newest()
         self._newest = newest
         self.last_step = measured.step

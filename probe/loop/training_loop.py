@@ -100,8 +100,9 @@ class TrainingLoop(GatheredStep):
         self._attachment.settle()
         if self.backward is not None:
             self._forget_failed_backward()
-        if self.open.captures:
-            self.open.forget_abandoned()
+        if self.open.captures and (unused := self.open.forget_abandoned()):
+            for note in self._hooks.unused_forward.calls:
+                note(unused, self.counter.upcoming or self._pipeline.next_step)
         self._pipeline.complete_late()
         self._follow_unseen_update()
         if self.open.backwards and not self.open.is_by_grad and not self._model.find_optimizer():
@@ -149,9 +150,8 @@ class TrainingLoop(GatheredStep):
 
     def _finish_unseen(self) -> None:
         measured = self.open.measured
-        if isinstance(measured, PendingStatistics):
-            measured = measured.read()
-        gradients = measured or self.open.after_backward
+        known = measured.read() if isinstance(measured, PendingStatistics) else measured
+        gradients = known or self.open.after_backward
         step = self.counter.at_step(0)
         self._finish(stage_optimizer=None, step=step, gradients=gradients, is_updated=True)
 

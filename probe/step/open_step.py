@@ -95,10 +95,17 @@ class OpenStep(msgspec.Struct):
             self.forwards -= 1
             self.samples -= samples
 
-    def forget_abandoned(self) -> None:
-        """Take back forwards whose outputs are gone: an evaluation with gradients on, say."""
-        for capture in [capture for capture in self.captures if capture.is_abandoned]:
+    def forget_abandoned(self) -> list[RootCapture]:
+        """Take back and return forwards whose outputs are gone: an evaluation with gradients on, say."""
+        abandoned = [capture for capture in self.captures if capture.is_abandoned]
+        for capture in abandoned:
             self.forget(capture)
+        return abandoned
+
+    def unused(self) -> list[RootCapture]:
+        """Return forwards of a finished step that no backward has reached: the script left their loss out."""
+        captures = self.captures if len(self.captures) > 1 else ()
+        return [capture for capture in captures if not (capture.passes or capture.declined)]
 
     @property
     def input_elements(self) -> int:

@@ -9,6 +9,7 @@ fields:
     step     of a fault: the 0-based step at which it begins
     module   of a fault with an origin: the module's name, "" for the root, outside for code in no module;
              `|` between several that are right
+    origin   none: of a NaN or Inf whose step cannot be replayed, as no backward or a healthy one is called
     ends     how the process ends, when not with exit code 0: error, or killed (it hangs)
     limit_s  after how many seconds it is killed
     steps    of a healthy script: how many it trains
@@ -35,7 +36,9 @@ FAMILIES: Final = (
 )
 LOCATED_KINDS: Final = frozenset({"exception", "out_of_memory", "hang", "memory_leak"})
 """Besides non-finite values, what happens at a line that an event can name."""
-_FIELDS: Final = frozenset({"family", "kinds", "step", "module", "ends", "limit_s", "steps", "tempts"})
+_FIELDS: Final = frozenset(
+    {"family", "kinds", "step", "module", "origin", "ends", "limit_s", "steps", "tempts"}
+)
 _DEFAULT_LIMIT_S: Final = 90.0
 
 
@@ -50,6 +53,8 @@ class Script:
     step: int = 0
     modules: tuple[str | None, ...] = ()
     """Right names of the origin's module; None is code outside any module; empty where there is no origin."""
+    has_origin: bool = True
+    """Whether a replay can name the origin of a NaN or Inf."""
     ends: str = "exit"
     limit_s: float = _DEFAULT_LIMIT_S
     steps: int = 0
@@ -68,8 +73,10 @@ class Script:
     @property
     def is_nonfinite(self) -> bool:
         """Whether what goes wrong is a NaN or Inf, so that it has one origin."""
-        return any(kind.startswith("nonfinite_") for kind in self.kinds) and all(
-            kind.startswith("nonfinite_") or kind == "amp_overflow" for kind in self.kinds
+        return (
+            self.has_origin
+            and any(kind.startswith("nonfinite_") for kind in self.kinds)
+            and all(kind.startswith("nonfinite_") or kind == "amp_overflow" for kind in self.kinds)
         )
 
     @property
@@ -117,6 +124,7 @@ def read_script(path: Path) -> Script:
         kinds=_words(fields.get("kinds", "")),
         step=int(fields.get("step", 0)),
         modules=tuple(_module(name) for name in fields["module"].split("|")) if "module" in fields else (),
+        has_origin=fields.get("origin") != "none",
         ends=fields.get("ends", "exit"),
         limit_s=float(fields.get("limit_s", _DEFAULT_LIMIT_S)),
         steps=int(fields.get("steps", 0)),
