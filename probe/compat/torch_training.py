@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import (
     BatchSampler,
+    DataLoader,
     DistributedSampler,
     RandomSampler,
     SequentialSampler,
@@ -65,3 +66,27 @@ def batches_given(iterator: object) -> int | None:
     """Return how many batches a pass over a DataLoader has given so far; None where torch does not say."""
     found = getattr(iterator, "_num_yielded", None)
     return found if isinstance(found, int) else None
+
+
+def kept_iterator(value: object) -> object | None:
+    """Return the iterator that a DataLoader with persistent workers keeps; None of anything else."""
+    return getattr(value, "_iterator", None) if isinstance(value, DataLoader) else None
+
+
+class LoaderWorkers(NamedTuple):
+    """The worker processes of a pass over a DataLoader."""
+
+    pids: tuple[int, ...]
+    are_persistent: bool
+    """Whether they go on to the next pass."""
+    dataset: Any
+
+
+def workers_of(iterator: object) -> LoaderWorkers | None:
+    """Return the worker processes of a pass over a DataLoader; None where it has none that torch tells of."""
+    workers = getattr(iterator, "_workers", None)
+    if not isinstance(workers, list) or not workers:
+        return None
+    pids = [pid for worker in workers if isinstance(pid := getattr(worker, "pid", None), int)]
+    dataset = getattr(iterator, "_dataset", None)
+    return LoaderWorkers(tuple(pids), bool(getattr(iterator, "_persistent_workers", False)), dataset)

@@ -58,6 +58,15 @@ def resident_bytes() -> int:
         return int(_asked(lambda psutil: psutil.Process().memory_info()).rss)
 
 
+def private_bytes_of(pid: int) -> int | None:
+    """Read another process's resident bytes that no file lies behind; None where nothing tells them."""
+    try:
+        _, resident, shared = _read(f"/proc/{pid}/statm").split()[:3]
+    except (OSError, ValueError):
+        return None
+    return (int(resident) - int(shared)) * _PAGE_BYTES
+
+
 def unique_bytes() -> int:
     """Read what would be free if this process alone ended (USS): pages that it shares with nobody.
 

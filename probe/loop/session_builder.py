@@ -54,6 +54,7 @@ from .fast_path import FastPath
 from .followed_modules import FollowedModules
 from .followed_records import FollowedRecords
 from .followed_training import FollowedTraining
+from .loader_watch import LoaderWatch
 from .logged_values import LoggedValues
 from .measure_schedule import MeasureSchedule
 from .news_watch import Lookout, NewsWatch
@@ -334,6 +335,7 @@ def _tracker_parts(
     )
     snapshots = RunSnapshots(recorder, every=config.memory_snapshot_every, last_step=last_step)
     recorder.look_with(snapshots, TrackedWatch(last_step=last_step))
+    LoaderWatch(incidents, attention, last_step=last_step, hooks=hooks, guard=guard)
     profiles = ProfileDesk(
         ProfileParts(
             model,
