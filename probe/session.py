@@ -41,12 +41,11 @@ from .delivery.run_words import Ending, start_line
 from .delivery.stderr import say
 from .detectors.base import Finding
 from .detectors.training_values import TrainingValues
-from .errors import JournalError
 from .guard import Guard, finish_beside_interruptions, finish_beside_signals
 from .incidents.incidents import IncidentReporter
 from .incidents.seen_errors import SeenErrors
 from .loop.control import Command, SetFeatures, SetLevel, commands_for
-from .loop.session_builder import SessionParts, build_session
+from .loop.session_builder import SessionParts, build_if_possible
 from .loop.step_tracker import StepTracker
 from .settings.config import Level, Mode, ProbeConfig, is_off_by_environment
 from .settings.second_watch import refusals
@@ -139,11 +138,9 @@ class Probe(
     def attached(cls, model: nn.Module, optimizer: Optimizer | None, config: ProbeConfig) -> Probe:
         """A session that records the model's training from now on; inert where no journal can be written."""
         guard = Guard()
-        try:
-            with lasting():
-                parts = build_session(model, optimizer, config, guard)
-        except JournalError as error:
-            _logger.error("nanscope: this run is not recorded: %s", error)
+        with lasting():
+            parts = build_if_possible(model, optimizer, config, guard)
+        if parts is None:
             return cls()
         probe = cls.of_parts(parts, unwrap(model), mode=config.mode, guard=guard)
         probe._config, probe._end_report = config, config.report

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ..compat import torch_ranks
 from ..compat.torch_modules import WRAPPERS, compiled_original, own_modules
@@ -35,6 +36,8 @@ def describe_model(
     A parameter shared by several modules appears once, where `named_parameters` finds it first. Frozen
     parameters (`requires_grad=False`) are left out, except those whose identity is in `also`.
 
+    So are those of lazy modules that have yet to be called, which have no shape.
+
     Raises:
         ValueError: the model has no trainable parameter.
     """
@@ -46,8 +49,12 @@ def describe_model(
     # Thousands of parameters have few shapes and types: equal ones are kept once.
     shapes: dict[tuple[int, ...], list[int]] = {}
     dtypes: dict[torch.dtype, str] = {}
+    lazy = ""
     for raw_name, parameter in root.named_parameters():
         if not parameter.requires_grad and id(parameter) not in also:
+            continue
+        if is_lazy(parameter):
+            lazy = lazy or clean_name(raw_name)
             continue
         full_name = clean_name(raw_name)
         layer = full_name.rpartition(".")[0]
@@ -61,6 +68,11 @@ def describe_model(
                 dtype=dtypes.setdefault(dtype, str(dtype).removeprefix("torch.")),
                 layer=index,
             )
+        )
+    if not parameters and lazy:
+        raise ValueError(
+            f"{type(root).__name__} has lazy parameters only, such as `{lazy}`, whose shapes are not known "
+            "before its first forward: call watch() after that"
         )
     if not parameters:
         raise ValueError(

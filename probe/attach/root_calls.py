@@ -19,8 +19,8 @@ from ..compat import torch_dynamo
 from ..compat.torch_dynamo import dynamo_callback, set_dynamo_callback
 from ..compat.torch_engine import graph_task_id
 from ..compat.torch_modes import is_jit_tracing
-from ..compat.torch_modules import inner_modules
-from ..guard import Guard
+from ..compat.torch_modules import own_modules
+from ..guard import Guard, outcome_of
 from ..threads.watchdog import pulse
 from .call_wrappers import CallWrappers
 from .layout import unwrap
@@ -322,9 +322,13 @@ class RootCalls:
 
 def _is_redirected(module: nn.Module) -> bool:
     """Whether Lightning calls a module to have another of its methods called; calls inside are the roots."""
-    inner = inner_modules(module).get("module", module)
+    inner = own_modules(module).get("module", module)
     forward = vars(inner).get("forward")
-    return forward is not None and getattr(forward, "__qualname__", "").startswith(_REDIRECTIONS)
+    if forward is None:
+        return False
+    # It may be any object of the script's.
+    name, _ = outcome_of(getattr, forward, "__qualname__", "")
+    return isinstance(name, str) and name.startswith(_REDIRECTIONS)
 
 
 def _tell(watches: Watches, call: Call, module: nn.Module, args: Any, kwargs: Any) -> Any:

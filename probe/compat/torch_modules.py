@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from operator import attrgetter
 from typing import Any, Final
 
 import torch
@@ -40,12 +39,6 @@ NORMS: Final[type | tuple[type, ...]] = getattr(
 
 REGISTRIES: Final = ("_modules", "_parameters", "_buffers")
 """Attributes in which a module registers what belongs to it."""
-own_buffers: Callable[[nn.Module], dict[str, Tensor | None]] = attrgetter("_buffers")
-"""Buffers that a module registers itself, by name; not a copy."""
-own_parameters: Callable[[nn.Module], dict[str, nn.Parameter | None]] = attrgetter("_parameters")
-"""Parameters that a module registers itself, by name; not a copy."""
-own_modules: Callable[[nn.Module], dict[str, nn.Module | None]] = attrgetter("_modules")
-"""Modules that a module registers itself, by name; not a copy."""
 
 
 def registries(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -54,10 +47,29 @@ def registries(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [registry for registry in found if isinstance(registry, dict)]
 
 
-def inner_modules(module: nn.Module) -> dict[str, nn.Module | None]:
-    """Like `own_modules`; empty for a module whose `__init__` has not run."""
-    inner: dict[str, nn.Module | None] = module.__dict__.get("_modules", {})
-    return inner
+def own_modules(module: nn.Module) -> dict[str, nn.Module | None]:
+    """Modules that a module registers itself, by name; not a copy.
+
+    Empty before its `__init__` has run, and for one of TorchScript, which is taken as one module.
+    """
+    found = module.__dict__.get("_modules")
+    return found if isinstance(found, dict) else {}
+
+
+def own_parameters(module: nn.Module) -> dict[str, nn.Parameter | None]:
+    """Parameters that a module registers itself, by name; not a copy. Of TorchScript, all inside it."""
+    found = module.__dict__.get("_parameters")
+    return found if isinstance(found, dict) else dict(module.named_parameters()) if _is_script(module) else {}
+
+
+def own_buffers(module: nn.Module) -> dict[str, Tensor | None]:
+    """Buffers that a module registers itself, by name; not a copy. Of TorchScript, all inside it."""
+    found = module.__dict__.get("_buffers")
+    return found if isinstance(found, dict) else dict(module.named_buffers()) if _is_script(module) else {}
+
+
+def _is_script(module: nn.Module) -> bool:
+    return isinstance(module, torch.jit.ScriptModule)
 
 
 def forward_hooks(module: nn.Module) -> list[Callable[..., Any]]:
@@ -72,14 +84,14 @@ def is_persistent(module: nn.Module, name: str) -> bool:
 
 def is_compiled(module: nn.Module) -> bool:
     """Whether what a module contains runs as a graph: `torch.compile`, `Module.compile`, TorchScript."""
-    if module.__dict__.get("_compiled_call_impl") is not None or isinstance(module, torch.jit.ScriptModule):
+    if module.__dict__.get("_compiled_call_impl") is not None or _is_script(module):
         return True
     return compiled_original(module) is not module
 
 
 def compiled_original(module: nn.Module) -> nn.Module:
     """The module inside a `torch.compile(module)` wrapper, else the module itself."""
-    inner = inner_modules(module).get("_orig_mod")
+    inner = own_modules(module).get("_orig_mod")
     return inner if isinstance(inner, nn.Module) else module
 
 

@@ -5,6 +5,7 @@ Called by `session.py` on the thread that watches a model.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from contextlib import ExitStack
@@ -35,7 +36,8 @@ from ..delivery.recorder.run_id import derive_run_id, group_of
 from ..delivery.recorder.start_facts_watch import StartFactsWatch
 from ..detectors.sampled_bank import SampledDetectorBank
 from ..detectors.training_values import TrainingValues
-from ..guard import Guard
+from ..errors import JournalError
+from ..guard import Guard, outcome_of
 from ..incidents.incidents import IncidentReporter
 from ..measure.update_meter import UpdateMeter
 from ..memory.leak_watch import LOOKS, LeakWatch
@@ -74,6 +76,9 @@ if TYPE_CHECKING:
     from .followed_late import LateFollowing
 
 
+_logger = logging.getLogger(__name__)
+
+
 class SessionParts(msgspec.Struct, frozen=True, kw_only=True):
     """What a session is made of, whole from the beginning."""
 
@@ -87,11 +92,24 @@ class SessionParts(msgspec.Struct, frozen=True, kw_only=True):
     tracker: StepTracker
     snapshots: RunSnapshots
     training_values: TrainingValues
-    """What the model was called with in training."""
     progress: ProgressBoard
     """Takes what the script tells of its progress."""
     control: ControlWatch | None = None
     """Follows what is asked from outside."""
+
+
+def build_if_possible(
+    model: nn.Module, optimizer: Optimizer | None, config: ProbeConfig, guard: Guard
+) -> SessionParts | None:
+    """As `build_session`, but what else fails, as the model's own code may, is logged: then return None."""
+    parts, error = outcome_of(build_session, model, optimizer, config, guard)
+    if isinstance(error, ValueError):
+        raise error
+    if error is not None:
+        failed = f"attaching to `{type(model).__name__}` failed ({type(error).__name__}: {error})"
+        why = str(error) if isinstance(error, JournalError) else failed
+        _logger.error("nanscope: this run is not recorded: %s", why)
+    return parts
 
 
 def build_session(
@@ -100,7 +118,7 @@ def build_session(
     config: ProbeConfig,
     guard: Guard,
 ) -> SessionParts:
-    """Build a session's parts: what writes, what says what is wrong, what follows the steps.
+    """Build a session's parts.
 
     Raises:
         ValueError: the model has no trainable parameters.

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..detectors.sample import InputSample
+from ..guard import outcome_of
 from .statistics.statistics import MeasuringPlan, TensorStatistics, tensor_statistics
 
 _MOST: Final = 16
@@ -84,7 +85,8 @@ _plans: dict[int, MeasuringPlan] = {}
 
 def argument_names(called: nn.Module, count: int) -> list[str]:
     """What the forward calls its positional arguments; ``args[0]`` where it takes any number."""
-    plain = _plain_names(called.forward)
+    # An object of the script's may stand for it, whose own code may raise.
+    plain = outcome_of(_plain_names, called.forward)[0] or []
     return plain[:count] + [f"args[{index}]" for index in range(len(plain), count)]
 
 
@@ -97,10 +99,7 @@ def _plain_names(forward: Callable[..., Any]) -> list[str]:
     known = None if function is None else _names_of.get(function)
     if known is not None:
         return known
-    try:
-        parameters = inspect.signature(forward).parameters.values()
-    except (TypeError, ValueError):
-        return []
+    parameters = inspect.signature(forward).parameters.values()
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if isinstance(function, FunctionType):
         _names_of[function] = names

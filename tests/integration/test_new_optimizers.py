@@ -1,4 +1,4 @@
-"""`dashboard run` of scripts that make optimizers all the time."""
+"""`dashboard run` of scripts that make optimizers all the time, and of models whose modules are not plain."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from forked_scripts import ForkedScripts
 from journals import read_journal
 
 SCRIPT = Path(__file__).with_name("scripts") / "new_optimizers.py"
+UNUSUAL = SCRIPT.with_name("unusual_models.py")
 
 
 def test_new_optimizer_of_a_recorded_model_searches_no_objects(
@@ -26,3 +27,14 @@ def test_new_optimizer_of_a_recorded_model_searches_no_objects(
     assert later <= 12
     runs = [read_journal(run) for run in spool.iterdir()]
     assert sorted(len(run.frames) for run in runs) == [43, 43, 43]
+
+
+def test_scripted_lazy_and_raising_models_are_recorded_from_their_first_step(
+    tmp_path: Path, spool: Path, forked: ForkedScripts
+) -> None:
+    recorded, bare = forked.launch([str(UNUSUAL)], tmp_path), forked.start([str(UNUSUAL)], tmp_path)
+    code, out, err = recorded.finish()
+    assert (code, out) == bare.finish()[:2]
+    assert all(line.startswith("nanscope: recording run ") for line in err.splitlines())
+    runs = [read_journal(run) for run in spool.iterdir()]
+    assert [[frame.step for frame in run.frames] for run in runs] == [list(range(12))] * 3

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import Optimizer
 
 from ...attach.layout import unwrap
@@ -218,7 +219,8 @@ class Attacher:
         result, error = outcome_of(function, *arguments)
         if error is not None:
             self._has_failed = True
-            _logger.error("this script is not recorded: attaching to it failed", exc_info=error)
+            reason = f"{type(error).__name__}: {error}"
+            _logger.error("this script is not recorded: attaching to it failed (%s)", reason, exc_info=error)
         return result
 
 
@@ -234,4 +236,6 @@ def _are_among(parameters: list[Tensor], known: set[int]) -> bool:
 
 
 def _is_trainable(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())
+    """Whether it has something to be trained; lazy parameters get their shapes in its first forward."""
+    parameters = list(module.parameters())
+    return any(one.requires_grad for one in parameters) and not any(map(is_lazy, parameters))

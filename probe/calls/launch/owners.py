@@ -17,7 +17,7 @@ from torch.optim.optimizer import Optimizer
 
 from ...attach.call_wrappers import is_own_frame
 from ...compat import all_objects
-from ...compat.torch_modules import inner_modules
+from ...compat.torch_modules import own_modules
 from ...threads.frame_variables import is_library, variables_of
 
 
@@ -46,7 +46,7 @@ def find_holders(
 
 
 def _topmost(trained: Iterable[Iterable[Tensor]], modules: Sequence[nn.Module]) -> list[nn.Module]:
-    inner = {id(child) for module in modules for child in inner_modules(module).values()}
+    inner = {id(child) for module in modules for child in own_modules(module).values()}
     tops = [module for module in modules if id(module) not in inner]
     owned = [(top, frozenset(map(id, top.parameters()))) for top in tops]
     owned = [(top, ids) for top, ids in owned if ids]

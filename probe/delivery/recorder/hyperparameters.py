@@ -22,6 +22,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from ...guard import outcome_of
 from ...threads.frame_variables import is_library, variables_of
 
 MOST: Final = 500
@@ -80,7 +81,10 @@ def hyperparameters_of(
     given: Mapping[str, Any] | None, model: nn.Module, frame: FrameType | None
 ) -> tuple[dict[str, str], str]:
     """Return hyperparameters and where they are from: those given to `watch`, else those that are found."""
-    return (as_texts(given), "watch") if given is not None else find_hyperparameters(model, frame)
+    if given is not None:
+        return as_texts(given), "watch"
+    # Objects of the script's are asked, whose own code may raise.
+    return outcome_of(find_hyperparameters, model, frame)[0] or ({}, "")
 
 
 def find_hyperparameters(model: nn.Module, frame: FrameType | None) -> tuple[dict[str, str], str]:
@@ -90,7 +94,8 @@ def find_hyperparameters(model: nn.Module, frame: FrameType | None) -> tuple[dic
         model: the one that is watched.
         frame: the caller's; its variables and those of its callers are looked at, innermost first.
     """
-    if isinstance(held := getattr(model, "hparams", None), Mapping) and held:
+    held, _ = outcome_of(getattr, model, "hparams", None)
+    if isinstance(held, Mapping) and held:
         return as_texts(held), "lightning"
     parsed: dict[str, str] = {}
     for value, is_of_script in _variables(frame):

@@ -72,7 +72,7 @@ def test_registries_of_module_without_init_are_none() -> None:
             """Leave `nn.Module.__init__` out."""
 
     bare = Bare()
-    assert torch_modules.inner_modules(bare) == {}
+    assert torch_modules.own_modules(bare) == {}
     assert torch_modules.registries(bare.__dict__) == []
 
 
