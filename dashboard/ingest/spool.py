@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,7 @@ from probe.wire import BATCH_BYTES, SentStream, StreamKey, StreamName
 
 from ..errors import DashboardError
 from ..store.protocol import Store
+from .ended_runs import EndedRuns
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +95,11 @@ class SpoolIngest:
         self._store = store
         self._spool = spool
         self._only = only
-        self._followers: dict[StreamKey, StreamFollower] = {}
+        self._followers: dict[str, dict[StreamKey, StreamFollower]] = {}
+        """By run."""
+        self._ended = EndedRuns()
+        self._unfinished: set[str] = set()
+        """Runs of which something was found when they were read last, or could not be read."""
         self._queued_bytes = 0
         self._records = 0
         self._missing = 0
@@ -116,9 +121,12 @@ class SpoolIngest:
         """
         self._records, self._missing = 0, 0
         shipped = 0
-        self._tell_unreadable()
+        ended = self._ended.look(self._spool)
+        self._tell_unreadable(ended)
         folders = [
-            folder for folder in list_runs(self._spool) if self._only is None or folder.name in self._only
+            folder
+            for folder in list_runs(self._spool, ended)
+            if self._only is None or folder.name in self._only
         ]
         for folder in folders:
             if _has_helper(folder):
@@ -130,7 +138,7 @@ class SpoolIngest:
         self._commit()
         if self._is_replaced():
             return self.run(progress=progress)
-        return self._report(folders, shipped_by_helpers=shipped)
+        return self._report([*ended, *(folder.name for folder in folders)], shipped_by_helpers=shipped)
 
     def run_one(self, folder: Path) -> IngestReport:
         """Read everything new of one run, even if a helper ships it to another store; commit it.
@@ -143,12 +151,12 @@ class SpoolIngest:
         self._commit()
         if self._is_replaced():
             return self.run_one(folder)
-        return self._report([folder], shipped_by_helpers=0)
+        return self._report([folder.name], shipped_by_helpers=0)
 
-    def _report(self, folders: list[Path], *, shipped_by_helpers: int) -> IngestReport:
+    def _report(self, runs: Sequence[str], *, shipped_by_helpers: int) -> IngestReport:
         return IngestReport(
-            runs=len(folders),
-            seen=tuple(folder.name for folder in folders),
+            runs=len(runs),
+            seen=tuple(runs),
             shipped_by_helpers=shipped_by_helpers,
             records=self._records,
             missing=self._missing,
@@ -162,7 +170,10 @@ class SpoolIngest:
         Raises:
             DashboardError: the store does not take data.
         """
+        run = folder.name
+        self._unfinished.discard(run)
         try:
+            is_over = self._ended.is_over(folder)
             self._read_run(folder)
         except DashboardError:
             raise
@@ -171,8 +182,11 @@ class SpoolIngest:
             if problem not in self._odd_files:
                 _log.exception("%s", problem)
             self._tell(problem)
-            # The next pass begins where the store is.
-            self._followers = {key: kept for key, kept in self._followers.items() if key.run != folder.name}
+            self._followers.pop(run, None)  # the next pass begins where the store is
+            return
+        if is_over and run not in self._unfinished:
+            self._ended.add(run)
+            self._followers.pop(run, None)
 
     def _read_run(self, folder: Path) -> None:
         """Read everything new of a run; from its beginning where the store has lost it meanwhile."""
@@ -188,6 +202,7 @@ class SpoolIngest:
         if generation == self._generation:
             return False
         self._followers.clear()
+        self._ended.forget()
         self._generation = generation
         return True
 
@@ -218,11 +233,13 @@ class SpoolIngest:
     def _pieces(self, run: str, folder: Path, stream: SentStream) -> Iterator[int]:
         """Read a stream to its end; yields after each piece."""
         key = StreamKey(run=run, writer=folder.name, stream=stream)
-        follower = self._followers.get(key)
+        followers = self._followers.setdefault(run, {})
+        follower = followers.get(key)
         if follower is None:
-            follower = self._followers[key] = self._begin(key, folder)
+            follower = followers[key] = self._begin(key, folder)
         stalled = False
         while (found := self._poll(key, follower)) is not None:
+            self._unfinished.add(run)
             if isinstance(found, Skipped) and found.first_seq == found.end_seq:
                 self._tell(f"Run {run}, {found.reason}")
                 continue
@@ -256,13 +273,14 @@ class SpoolIngest:
         try:
             return follower.poll(PIECE_BYTES if key.stream == "metrics" else BATCH_BYTES)
         except OSError as error:
+            self._unfinished.add(key.run)
             self._tell(
                 f"Run {key.run}: {key.stream} of {key.writer} cannot be read: {error.strerror or error}"
             )
             return None
 
-    def _tell_unreadable(self) -> None:
-        for name, reason in unreadable_runs(self._spool).items():
+    def _tell_unreadable(self, ended: Collection[str]) -> None:
+        for name, reason in unreadable_runs(self._spool, ended).items():
             if self._only is None or name in self._only:
                 self._tell(f"{name} in the spool is passed over: {reason}")
 

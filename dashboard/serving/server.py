@@ -40,6 +40,7 @@ from .spool_thread import SpoolThread
 
 if TYPE_CHECKING:
     from ..ingest.collector import Collector, CollectorStatus
+    from ..ingest.storage import StorageLine
     from ..live.hub import Hub
     from ..outlets.families import FamilyReader
     from ..outlets.running import RunningOutlets
@@ -88,6 +89,7 @@ class Server:
         self._changed_at = time.monotonic()
         self._spool_reader: SpoolThread | None = None
         self._storage = ""
+        self._storage_line: StorageLine | None = None
         self._serve_note: ServeNote | None = None
         self.elsewhere = ""
         """Says that trainings find another server than this one, and how to reach each; else empty."""
@@ -290,9 +292,10 @@ class Server:
 
     def _look_after(self) -> None:
         """What is to be done from time to time: called after each pass over the spool."""
-        from ..ingest.storage import storage_line
+        from ..ingest.storage import StorageLine
 
-        self._storage = storage_line(self._spool, self._data, store=self._store_url)
+        self._storage_line = self._storage_line or StorageLine()
+        self._storage = self._storage_line.look(self._spool, self._data, store=self._store_url)
         self._keep_note()
         self._log_limits.write_summaries()
 

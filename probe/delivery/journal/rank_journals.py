@@ -165,7 +165,7 @@ def generations(folders: Iterable[Path]) -> list[list[Path]]:
     for folder in sorted(began, key=lambda folder: (began[folder], folder.name)):
         newest = found[-1] if found else []
         again = [other for other in newest if rank_of(other) == rank_of(folder)]
-        if not found or any(max(_ended_s(other), began[other]) < began[folder] for other in again):
+        if not found or any(max(last_written_s(other), began[other]) < began[folder] for other in again):
             found.append([folder])
         else:
             newest.append(folder)
@@ -179,7 +179,7 @@ def _beginnings(folders: Iterable[Path]) -> dict[Path, float]:
     for folder in sorted(filter(rank_of, folders), key=_number):
         rank, at_s = rank_of(folder) or "", _number(folder) / 1e9
         if (before := newest.get(rank)) is not None and _has_counted_on(folder):
-            at_s = math.nextafter(max(_ended_s(before), began[before]), math.inf)
+            at_s = math.nextafter(max(last_written_s(before), began[before]), math.inf)
         began[folder], newest[rank] = at_s, folder
     return began
 
@@ -204,7 +204,7 @@ def _has_counted_on(folder: Path) -> bool:
     return False
 
 
-def _ended_s(folder: Path) -> float:
+def last_written_s(folder: Path) -> float:
     """When its journal was last written to."""
     times = [0.0]
     for segment in folder.glob("*.seg"):

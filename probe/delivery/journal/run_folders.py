@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -20,20 +21,25 @@ from .folder_changes import FolderChanges
 from .segment_files import MAX_RUN_JSON_BYTES
 
 
-def list_runs(spool: Path) -> list[Path]:
+def list_runs(spool: Path, known: Collection[str] = ()) -> list[Path]:
     """Return the run folders of a spool, by name; an empty folder is an empty spool.
+
+    Args:
+        spool: root folder of all runs.
+        known: names of runs that are left out, and not looked at.
 
     Raises:
         JournalError: the path is not a folder, or holds other things than runs.
     """
     try:
-        children = sorted(spool.iterdir())
+        names = sorted(os.listdir(spool))  # noqa: PTH208 - a Path for each of ten thousand is dear
     except FileNotFoundError:
         raise JournalError(f"{spool} does not exist; give the folder that holds the runs") from None
     except OSError as error:
         raise JournalError(f"{spool} is not a spool: {error.strerror or error}") from error
-    runs = [child for child in children if is_folder_name(child.name) and _is_run(child)]
-    if children and not runs and not any(child.name.startswith(".") for child in children):
+    others = [name for name in names if name not in known]
+    runs = [spool / name for name in others if is_folder_name(name) and _is_run(spool / name)]
+    if others == names and names and not runs and not any(name.startswith(".") for name in names):
         if unreadable_runs(spool):
             return []
         raise JournalError(f"{spool} is not a spool: it holds other things, but no run")
@@ -95,20 +101,26 @@ def run_problem(run_folder: Path) -> str | None:
     return None
 
 
-def unreadable_runs(spool: Path) -> dict[str, str]:
+def unreadable_runs(spool: Path, known: Collection[str] = ()) -> dict[str, str]:
     """Return name -> reason of what looks like the folder of a run and cannot be read; `list_runs` has none
-    of them."""
+    of them.
+
+    Args:
+        spool: root folder of all runs.
+        known: names of runs that are left out, and not looked at.
+    """
     found: dict[str, str] = {}
     with contextlib.suppress(OSError):
-        for child in sorted(spool.iterdir()):
-            if child.name.startswith(".") or not is_folder_name(child.name):
+        for name in sorted(os.listdir(spool)):  # noqa: PTH208 - as above
+            if name in known or name.startswith(".") or not is_folder_name(name):
                 continue
+            child = spool / name
             try:
                 if stat.S_ISDIR(child.stat().st_mode):
                     os.listdir(child)  # noqa: PTH208 - only whether it can be listed
                     (child / "run.json").is_file()
             except OSError as error:
-                found[child.name] = f"it cannot be read: {error.strerror or error}"
+                found[name] = f"it cannot be read: {error.strerror or error}"
     return found
 
 
