@@ -88,7 +88,7 @@ class Server:
         self._undo = contextlib.ExitStack()
         self._changed_at = time.monotonic()
         self._spool_reader: SpoolThread | None = None
-        self._storage = ""
+        self._storage = self._removed_data = ""
         self._storage_line: StorageLine | None = None
         self._serve_note: ServeNote | None = None
         self.elsewhere = ""
@@ -292,10 +292,11 @@ class Server:
 
     def _look_after(self) -> None:
         """What is to be done from time to time: called after each pass over the spool."""
-        from ..ingest.storage import StorageLine
+        from ..ingest.storage import StorageLine, removed_data
 
         self._storage_line = self._storage_line or StorageLine()
         self._storage = self._storage_line.look(self._spool, self._data, store=self._store_url)
+        self._removed_data = removed_data(self._data, store=self._store_url)
         self._keep_note()
         self._log_limits.write_summaries()
 
@@ -320,8 +321,7 @@ class Server:
             found += self._store.limit_notices()
         if self._outlets is not None:
             found += self._outlets.notices()
-        if self.elsewhere:
-            found.append(self.elsewhere)
+        found += [text for text in (self._removed_data, self.elsewhere) if text]
         losses = self._collector.status.losses if self._collector is not None else ()
         of_spool = self._spool_reader.problems if self._spool_reader is not None else ()
         if problems := (*losses, *of_spool):

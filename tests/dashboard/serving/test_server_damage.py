@@ -52,5 +52,14 @@ def test_serve_replaces_a_damaged_file_and_says_what_came_back(
     assert caplog.text.count("Of 3 runs, 2 came back") == 1
 
 
+def test_serve_says_that_its_data_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dashboard.serving.spool_thread.SPOOL_INTERVAL_S", 0.05)
+    with serving(tmp_path) as server:
+        wait_until(lambda: (tmp_path / "data" / FILE_NAME).exists(), "no data file")
+        assert server.notices() == []
+        shutil.rmtree(tmp_path / "data")
+        wait_until(lambda: f"{FILE_NAME} was removed while" in " ".join(server.notices()), "not told")
+
+
 def _metrics(run: str) -> StreamKey:
     return StreamKey(run=run, writer="0-1", stream="metrics")
