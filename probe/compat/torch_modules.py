@@ -77,6 +77,18 @@ def forward_hooks(module: nn.Module) -> list[Callable[..., Any]]:
     return [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
 
 
+_HOOKS: Final = (
+    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    *("_state_dict_hooks", "_load_state_dict_pre_hooks"),
+)
+
+
+def registered_hooks(module: nn.Module) -> list[dict[Any, Any]]:
+    """Return the registries of a module's hooks, not copied; runs no code of its."""
+    own = module.__dict__
+    return [hooks for name in _HOOKS if isinstance(hooks := own.get(name), dict)] or [{}]
+
+
 def is_persistent(module: nn.Module, name: str) -> bool:
     """Whether a module's buffer is a part of its `state_dict`."""
     return name not in getattr(module, "_non_persistent_buffers_set", ())

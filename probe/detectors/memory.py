@@ -32,6 +32,9 @@ _NEWEST_SHARE: Final = 0.5
 _JUMPS: Final = 3
 """So many jumps in a window are no growth that goes on: a cache that is made, C that begins to follow the
 steps, a thread's first turn. On a busy machine several of them fall into one window ..."""
+_LEAST_JUMP: Final = 16.0 * 2**20
+"""Bytes from one reading to the next, from which on a rise since the baseline is one allocation: a table that
+is loaded says nothing of how fast memory grows beside it."""
 _FLOOR_BESIDE_JUMPS: Final = 0.5
 _SHARE_BESIDE_JUMPS: Final = 0.25
 """... so the rest has to be this share of the floor, and of all growth."""
@@ -60,6 +63,8 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
     total_steps: int
     """Since the warm-up."""
     total_seconds: float
+    jumped: float = 0.0
+    """Bytes of the largest jumps since the baseline that have not been given back: of one allocation each."""
     readings: tuple[tuple[int, float], ...]
     """(step, bytes) of the window's blocks: the lowest reading of each."""
 
@@ -73,7 +78,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it has not slowed down: a cache that fills, or the logarithm of something, does."""
         if self.newest_per_step < _NEWEST_SHARE * self.bytes_per_step:
             return False
-        return self.recent_per_step * self.total_steps >= _KEPT_PACE * self.grown
+        return self.recent_per_step * self.total_steps >= _KEPT_PACE * (self.grown - self.jumped)
 
 
 class GrowthDetector:
@@ -96,6 +101,9 @@ class GrowthDetector:
         self._first_step: int | None = None
         self._last_step = -1
         self._baseline: _Block | None = None
+        self._newest: float | None = None
+        self._jumps: list[tuple[float, float]] = []
+        """(bytes, level half way up) of the largest rises from one reading to the next, smallest first."""
 
     def add(self, step: int, time: float, value: float, *, judge: bool = True) -> Growth | None:
         """Take a reading.
@@ -117,6 +125,8 @@ class GrowthDetector:
             self._first_step = step
         if step < self._first_step + _WARMUP_STEPS or not math.isfinite(value):
             return None
+        if self._baseline is not None:
+            self._note_jump(value)
         found = None
         block: _Block | None = _Block(step, time, value)
         if self._baseline is None and len(first := self._scales[0].window) == WINDOW // 4:
@@ -128,6 +138,16 @@ class GrowthDetector:
             if judge:
                 found = self._judge(number) or found
         return found
+
+    def _note_jump(self, value: float) -> None:
+        """Remember a large rise for as long as it is not given back."""
+        before, self._newest = self._newest, value
+        if before is None:
+            return
+        kept = [jump for jump in self._jumps if value >= jump[1]]
+        if (rise := value - before) >= _LEAST_JUMP:
+            kept.append((rise, before + rise / 2))
+        self._jumps = sorted(kept)[-_JUMPS:] if kept else kept
 
     def _judge(self, number: int) -> Growth | None:
         blocks, start = self._scales[number].window, self._baseline
@@ -152,6 +172,7 @@ class GrowthDetector:
             scale=number,
             total_steps=last.step - start.step,
             total_seconds=last.time - start.time,
+            jumped=sum([rise for rise, _ in self._jumps]),
             readings=tuple((block.step, block.value) for block in window),
         )
 

@@ -56,6 +56,7 @@ from .fast_path import FastPath
 from .followed_modules import FollowedModules
 from .followed_records import FollowedRecords
 from .followed_training import FollowedTraining
+from .hook_watch import HookWatch
 from .loader_watch import LoaderWatch
 from .logged_values import LoggedValues
 from .measure_schedule import MeasureSchedule
@@ -352,7 +353,8 @@ def _tracker_parts(
         guard=guard,
     )
     snapshots = RunSnapshots(recorder, every=config.memory_snapshot_every, last_step=last_step)
-    recorder.look_with(snapshots, TrackedWatch(last_step=last_step))
+    hook_watch = HookWatch(model, incidents, last_step=last_step, guard=guard)
+    recorder.look_with(snapshots, TrackedWatch(last_step=last_step), hook_watch)
     LoaderWatch(incidents, attention, last_step=last_step, hooks=hooks, guard=guard)
     profiles = ProfileDesk(
         ProfileParts(

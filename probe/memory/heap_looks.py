@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..compat import torch_engine, torch_memory, torch_nodes
 from .plain_size import NO_SIZE, PlainSize, plain_size
-from .reachable import attributes
+from .reachable import attributes, kept_by_error
 from .time_slices import TimeSlice
 
 LEAST_GROWN: Final = 3
@@ -112,6 +112,8 @@ class Content(NamedTuple):
     """In how many of the steps since the look the graphs were made that hang on tensors in them."""
     has_graph: bool
     """Whether most of them hold the graph that made them."""
+    are_errors: bool = False
+    """Whether they are exceptions, which keep the variables of the functions that they have left."""
     plain: PlainSize = NO_SIZE
     """Of Python objects other than these, in an item; nothing where it was not asked for."""
 
@@ -141,6 +143,7 @@ def content_of(grown: Grown, before: Look, *, counts_objects: bool = False) -> C
         bytes_per_item=sum(storages.values()) / count,
         steps=len(steps - {0}),
         has_graph=2 * with_graph > len(items),
+        are_errors=bool(items) and all(issubclass(type(item), BaseException) for item in items),
         plain=plain_size(items) if counts_objects else NO_SIZE,
     )
 
@@ -178,6 +181,8 @@ def _held(value: Any, plain: dict[type, bool]) -> Iterator[Any]:
         return list.__iter__(value)
     if issubclass(kind, tuple):
         return tuple.__iter__(value)
+    if issubclass(kind, BaseException):
+        return iter(kept_by_error(value))
     return iter([inner for _, inner in attributes(value, plain)])
 
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 from torch.utils.data import Dataset
 
-from .bounded import is_bounded
+from .bounded import is_asked, is_bounded
 from .growth_lines import GrowthLine, Search, search_growth
 from .heap_looks import Content
 from .object_watch import LEAST_BYTES_PER_STEP, LEAST_PER_STEP
@@ -21,6 +21,9 @@ from .reachable import Access, is_own_or_torch
 
 LEAST_STEPS: Final = 3
 """Steps whose graphs a container holds before it counts as one that holds every step's."""
+ASKED_BYTES: Final = 256.0 * 2**20
+"""A container of plain objects that the script asks (`if key not in memo`) is no leak until it holds so much:
+a cache of what comes again is full at the end of an epoch, a memo of keys that never do holds all of them."""
 _MAX_CARRIED: Final = 8
 _MAX_UNNAMED: Final = 3
 _NAMED_LINES: Final = 4
@@ -107,6 +110,11 @@ class Leak(msgspec.Struct, frozen=True, kw_only=True):
         """Say what to do about it."""
         if self.content is None:
             return "Carry on `.detach()` of it (a sum for the log: `.item()`), or truncate every few steps."
+        if self.content.are_errors:
+            return (
+                "An exception keeps its traceback, and that all variables of the functions it has left: keep "
+                "`repr(error)`, or `error.with_traceback(None)`."
+            )
         if self.has_graph:
             return "Keep `.item()` or `.detach()` of it: a tensor that needs gradients keeps its whole graph."
         if self.is_plain:
@@ -186,7 +194,7 @@ def find_leaks(
     found = []
     for suspect, leak in pairs[:_NAMED_LINES]:
         line = yield from _line(suspect.access, files)
-        if leak.is_plain and line is not None and is_bounded(suspect.access.name(), line.file):
+        if leak.is_plain and line is not None and _is_meant(leak, suspect.access.name(), line.file):
             continue
         found.append(replace(leak, line=line))
     found += [leak for _, leak in pairs[_NAMED_LINES:] if not leak.is_plain]
@@ -194,6 +202,11 @@ def find_leaks(
         value = yield from _carried(carried, files)
         found = [value, *found] if value is not None and is_certain(value) else found
     return found
+
+
+def _is_meant(leak: Leak, name: str, file: str) -> bool:
+    """Whether the script bounds it, or asks it like a cache that may be full soon."""
+    return is_bounded(name, file) or (leak.plain_bytes < ASKED_BYTES and is_asked(name, file))
 
 
 def _worst(suspects: Sequence[Suspect]) -> list[Suspect]:

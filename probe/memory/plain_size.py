@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
-from .reachable import attributes
+from .reachable import attributes, kept_by_error
 
 _SAMPLED: Final = 4
 """Items that are measured."""
@@ -67,7 +67,8 @@ def _size(value: Any, seen: set[int], depth: int) -> PlainSize:
 
 
 def _of_object(value: Any, seen: set[int], depth: int) -> PlainSize:
-    held = [inner for _, inner in attributes(value, {})]
+    is_error = issubclass(type(value), BaseException)
+    held = kept_by_error(value) if is_error else [inner for _, inner in attributes(value, {})]
     own = object.__sizeof__(value) + _TRACKED_BYTES
     most = _INSIDE[depth] if depth < len(_INSIDE) else 0
     return _with_inner(float(own + 8 * len(held)), held[:most], len(held), seen, depth)

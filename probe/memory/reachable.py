@@ -147,6 +147,22 @@ def traceback_frames(trace: TracebackType | None) -> list[FrameType]:
     return frames[::-1][:_MAX_FRAMES]
 
 
+def kept_by_error(error: BaseException) -> list[Any]:
+    """Return what an exception that is over keeps alive: the variables of the functions that it has left.
+
+    Not of those that still run, and not of modules.
+    """
+    running, frame = set[int](), sys._getframe(1)
+    while frame is not None and len(running) < _MAX_FRAMES:
+        running.add(id(frame))
+        frame = frame.f_back  # type: ignore[assignment]
+    kept: list[Any] = [item for item in (error.__cause__, error.__context__) if item is not None]
+    for left in traceback_frames(error.__traceback__):
+        if id(left) not in running and left.f_code.co_flags & _IS_FUNCTION == _IS_FUNCTION:
+            kept += function_variables(left).values()
+    return kept
+
+
 def variables(frames: Iterable[FrameType]) -> list[tuple[Any, Access]]:
     """Return the variables of functions, and the global ones of their modules, each once."""
     found: list[tuple[Any, Access]] = []

@@ -13,6 +13,7 @@ import torch
 from patient_watch import EveryStep, patient_watch
 from torch.utils.data import Dataset
 
+from probe.memory import leaks
 from probe.memory.heap_meter import heap_reader
 from probe.memory.leak_reports import MemoryIncident
 
@@ -99,6 +100,21 @@ def leaks_set_of_texts(loop: Loop) -> str:
     for number in loop.steps():
         names.update(f"sample-{number}-{index}" for index in range(2000))  # grows
     return "names"
+
+
+def leaks_errors_with_their_tracebacks(loop: Loop) -> str:
+    errors: list[ValueError] = []
+    for number in loop.steps():
+        try:
+            parse(number)
+        except ValueError as error:
+            errors.append(error)  # grows
+    return "errors"
+
+
+def parse(number: int) -> None:
+    record = numbers(3000, number)
+    raise ValueError(f"{len(record)} numbers")
 
 
 def leaks_list_of_long_texts(loop: Loop) -> str:
@@ -234,6 +250,15 @@ def healthy_references_to_what_is_there(loop: Loop) -> None:
         order.append(data[number % 10 * 64 : number % 10 * 64 + 64])
 
 
+def healthy_errors_without_their_tracebacks(loop: Loop) -> None:
+    errors: list[ValueError] = []
+    for number in loop.steps():
+        try:
+            parse(number)
+        except ValueError as error:
+            errors.append(error.with_traceback(None))
+
+
 def healthy() -> list[Any]:
     return [value for name, value in globals().items() if name.startswith("healthy_")]
 
@@ -242,3 +267,11 @@ def healthy() -> list[Any]:
 def test_plain_container_of_a_healthy_loop_is_no_leak(loop: Loop, run: Callable[[Loop], None]) -> None:
     run(loop)
     assert loop.found == []
+
+
+def test_container_that_is_asked_is_a_leak_once_it_holds_much(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaks, "ASKED_BYTES", 20.0 * 2**20)
+    healthy_cache_of_texts(loop)
+    assert [incident.finding.subject for incident in loop.found] == ["cache"]

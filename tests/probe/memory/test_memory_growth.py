@@ -245,3 +245,36 @@ def test_growth_scale_and_shift_change_no_verdict(seed: int, scale: float, shift
         assert (first is None) == (second is None)
         if first is not None and second is not None:
             assert second.bytes_per_step == pytest.approx(scale * first.bytes_per_step, rel=1e-3)
+
+
+def paces(values: Iterable[float]) -> list[bool]:
+    """Whether each growth that is seen after step 150 keeps its pace, one reading a step."""
+    detector = GrowthDetector()
+    found = [detector.add(step, float(step), value) for step, value in enumerate(values)]
+    return [growth.keeps_pace for growth in found[150:] if growth is not None]
+
+
+@pytest.mark.parametrize("at", [60, 100, 140])
+def test_growth_keeps_its_pace_beside_an_allocation_that_it_began_with(at: int) -> None:
+    steps = np.arange(400)
+    steady = START + np.maximum(steps - 100, 0) * 0.2 * MIB
+    assert any(paces(steady + 200 * MIB * (steps >= at)))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        START + 200 * MIB * (np.arange(400) >= 100) + 60 * MIB * (1 - np.exp(-np.arange(400) / 60)),
+        START + 300 * MIB * (np.arange(400) // 10 % 2) + np.minimum(np.arange(400), 60) * MIB,
+    ],
+    ids=["a cache fills beside a table", "peaks beside a buffer"],
+)
+def test_growth_that_dies_down_keeps_no_pace_beside_jumps(values: np.ndarray) -> None:
+    assert not any(paces(values))
+
+
+def test_jump_that_is_given_back_is_none() -> None:
+    steps = np.arange(200)
+    growth = growth_of(START + steps * 0.2 * MIB + 200 * MIB * ((steps >= 60) & (steps < 90)))
+    assert growth is not None
+    assert growth.jumped == 0.0
