@@ -68,6 +68,13 @@ def batches_given(iterator: object) -> int | None:
     return found if isinstance(found, int) else None
 
 
+def samples_given(iterator: object) -> int | None:
+    """Return about how many samples a pass has given so far; None where torch does not say."""
+    sampler: Any = getattr(iterator, "_index_sampler", None)
+    batches, size = batches_given(iterator), sampler.batch_size if type(sampler) is BatchSampler else None
+    return batches * size if batches is not None and isinstance(size, int) else None
+
+
 def kept_iterator(value: object) -> object | None:
     """Return the iterator that a DataLoader with persistent workers keeps; None of anything else."""
     return getattr(value, "_iterator", None) if isinstance(value, DataLoader) else None

@@ -72,9 +72,9 @@ class HookWatch:
             if not number % _TOGETHER:
                 give_way()
             counts[name] = sum(map(len, registered_hooks(module)))
-        name = self._counts.note(step, counts)
-        if name is not None:
-            finding = self._counts.finding(name, step, newest=_newest_of(modules[name]))
+        worst = self._counts.note(step, counts)
+        if worst is not None:
+            finding = self._counts.finding(worst, step, newest=_newest_of(modules[worst]))
             self._incidents.report(finding, step, time.time(), stack=())
 
     def _named(self) -> dict[str, nn.Module]:

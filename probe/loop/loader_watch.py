@@ -11,17 +11,17 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ..actions.step_hooks import StepHooks
 from ..attach.loader_passes import loader_passes
-from ..compat.torch_training import LoaderWorkers, kept_iterator, workers_of
+from ..compat.torch_training import LoaderWorkers, kept_iterator, samples_given, workers_of
 from ..delivery.host_memory import private_bytes_of
 from ..detectors.loader_workers import GrowingWorkers, RestartedWorkers
 from ..guard import Guard
 from ..incidents.incidents import IncidentReporter
 from ..memory.leak_reports import stack_to
-from ..memory.reachable import user_frames, variables
+from ..memory.reachable import attributes, user_frames, variables
 from .attention import Attention
 
 if TYPE_CHECKING:
@@ -105,8 +105,7 @@ class LoaderWatch:
         if len(known) < len(sizes):
             return
         step = self._last_step() or 0
-        judge, samples = self._growing[iterator], _length_of(workers.dataset)
-        finding = judge.note(step, float(sum(known)), samples=samples)
+        finding = self._growing[iterator].note(step, float(sum(known)), samples=samples_given(iterator))
         if finding is None:
             return
         name, line = next(_growth_in(workers.dataset), ("", None))
@@ -116,23 +115,16 @@ class LoaderWatch:
         self._incidents.report(finding, step, time.time(), stack=stack)
 
 
-def _length_of(dataset: Any) -> int | None:
-    """How many samples a dataset has; None where it does not say. Its `__len__` has been asked by torch."""
-    try:
-        return len(dataset)
-    except (TypeError, ValueError, NotImplementedError, RuntimeError):
-        return None
-
-
 def _growth_in(dataset: object) -> Iterator[tuple[str, GrowthLine]]:
     """Yield the containers of a dataset that its own file adds to, each with the line."""
     from ..memory.growth_lines import find_growth
 
     kind = type(dataset)
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    own = vars(dataset) if hasattr(dataset, "__dict__") else {}
-    names = [name for name, value in own.items() if isinstance(value, _CONTAINERS)]
-    for name in names[:_MOST_NAMES] if isinstance(file, str) else ():
+    if not isinstance(file, str):
+        return
+    names = [name for name, value in attributes(dataset, {}) if issubclass(type(value), _CONTAINERS)]
+    for name in names[:_MOST_NAMES]:
         line = find_growth(name, file)
         if line is not None:
             yield f"{kind.__name__}.{name}", line

@@ -22,7 +22,6 @@ from ..attach.call_wrappers import is_own_frame
 from ..attach.watched_model import WatchedModel
 from ..compat import torch_memory, torch_modes
 from ..compat.host_copy import HostCopy, allowed_to_wait, is_capturing
-from ..detectors.base import Finding
 from ..detectors.skipped_losses import bad_buffers, skipped_losses
 from ..forensics.capture import RootCapture
 from ..forensics.held_outputs import held_values
@@ -30,6 +29,7 @@ from ..guard import Guard
 from ..incidents.incidents import IncidentReporter
 from ..threads.frame_variables import is_library, variables_of
 from ..threads.stacks import format_loop_stack, raw_stack
+from ..wire import StackFrame
 
 _PART: Final = "unused forwards"
 _SUSPICIOUS: Final = 3
@@ -121,15 +121,14 @@ class UnusedForwards:
                 return f"The cause is in the model: its buffer `{names[0]}` is not finite"
         return "All parameters and buffers of the model are finite: the cause is in the batches or the loss"
 
-    def _report_buffers(self, step: int, stack: Sequence[object]) -> None:
+    def _report_buffers(self, step: int, stack: Sequence[StackFrame]) -> None:
         if self._reported_buffers:
             return
         with allowed_to_wait():
             names = _bad_buffers_of(self._model.root)
         if names:
             self._reported_buffers = True
-            finding: Finding = bad_buffers(names, step=step)
-            self._incidents.report(finding, step, time.time(), stack=stack)  # type: ignore[arg-type]
+            self._incidents.report(bad_buffers(names, step=step), step, time.time(), stack=stack)
 
 
 def _bad_buffers_of(model: nn.Module) -> list[str]:
