@@ -54,10 +54,12 @@ class _Waiting:
     def _get_attacher(self) -> Attacher | None:
         if self._attacher is None and not self._has_failed:
             # The script must run whatever is wrong with the probe; there is no logging of ours yet.
-            self._attacher, error = outcome_of(_new_attacher)
+            made, error = outcome_of(_new_attacher)
             if error is not None:
                 self._has_failed = True
                 say(f"this script is not recorded: {error}")
+            # Threads that come here at the same time, while modules are imported, get the same one.
+            self._attacher = self.__dict__.setdefault("_first_attacher", made)
         return self._attacher
 
     def _tell_of_nothing(self, pid: int) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -30,14 +32,25 @@ from .sessions import Launch, SessionStarter
 from .tracebacks import hide_own_frames_of_uncaught
 
 _PATIENCE: Final = 500
-"""Outermost calls that may train nothing that an optimizer updates, before we stop looking at all of them."""
+"""Outermost calls of a thread that may train nothing that an optimizer updates, before we look no more."""
 _MORE_CALLS: Final = 20
 """Of these, so many are given to further modules of an optimizer that one session follows already."""
 _MOST_SEARCHES: Final = 3
 """Losses before any optimizer for whose parameters all modules are searched: 40 to 90 ms each."""
+_LONGEST_WAIT_S: Final = 5.0
+"""That a thread waits for another one to attach its model."""
 _MOST_TOGETHER: Final = 4
 """Modules of one optimizer that get a session each; of more, in a plain list say, the first called does."""
 _logger = logging.getLogger(__name__)
+
+
+class _Made(weakref.ref[Optimizer]):
+    """An optimizer, the thread that makes it, and whether the holders of its parameters were looked for."""
+
+    __slots__ = ("is_searched", "thread")
+
+    def __init__(self, _: Optimizer) -> None:
+        self.thread, self.is_searched = threading.get_ident(), False
 
 
 class Attacher:
@@ -45,12 +58,15 @@ class Attacher:
 
     def __init__(self, launch: Launch) -> None:
         self._starter = SessionStarter(launch)
-        self._waiting: list[weakref.ref[Optimizer]] = []
+        self._lock = threading.RLock()
+        """Several threads may train; they look for models one after the other."""
+        self._waiting: list[_Made] = []
         self._holders: list[weakref.ref[nn.Module]] | None = None
         """Of the waiting optimizers' parameters; None when they have yet to be looked for."""
         self._attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._scout: int | None = None
-        self._calls = 0
+        self._calls: Counter[int] = Counter()
+        """By thread."""
         self._closures = FirstClosures(self)
         self._trains_by_hand = self._has_failed = False
         self._searches = 0
@@ -66,11 +82,7 @@ class Attacher:
 
     def note_optimizer(self, optimizer: Optimizer) -> None:
         """An optimizer is being made."""
-        self._waiting.append(weakref.ref(optimizer))
-        self._holders, self._calls = None, 0
-        self._attached.clear()
-        self._trains_by_hand = False
-        self._guarded(self._look)
+        self._guarded(self._note_optimizer, optimizer)
 
     def call_root(self, call: Callable[..., Any], root: nn.Module, args: Any, kwargs: Any) -> Any:
         """An outermost training call, of any module: attach to its model if it is to be trained."""
@@ -91,18 +103,31 @@ class Attacher:
 
     def forget(self) -> None:
         """In a forked child: what was made before belongs to the parent."""
+        self._lock = threading.RLock()  # Another thread of the parent's may hold it.
         self._guarded(self._stop_looking)
         self._searches = _MOST_SEARCHES
 
     # -- finding and attaching
 
+    def _note_optimizer(self, optimizer: Optimizer) -> None:
+        self._waiting.append(_Made(optimizer))
+        self._holders = None
+        self._calls.clear()
+        self._attached.clear()
+        self._trains_by_hand = False
+        self._look()
+
     def _consider(self, called: nn.Module) -> bool:
         """Attach to what `called` belongs to, or contains."""
-        self._calls += 1
-        optimizers = self._live_optimizers()
-        if torch.utils.data.get_worker_info() is not None or self._calls > _PATIENCE:
-            self._stop_looking()
+        here = threading.get_ident()
+        self._calls[here] += 1
+        is_worker = torch.utils.data.get_worker_info() is not None
+        if is_worker or self._calls[here] > _PATIENCE:
+            # What another thread has made may have its first call yet to come.
+            if is_worker or all(made.thread == here for made in self._waiting):
+                self._stop_looking()
             return False
+        optimizers = self._live_optimizers()
         if not optimizers:
             return self._trains_by_hand and _is_trainable(called) and self._attach(called)
         holders = self._find_holders(optimizers, called)
@@ -148,21 +173,41 @@ class Attacher:
 
     def _live_optimizers(self) -> list[Optimizer]:
         """Those that are made, and update something that no session follows."""
-        optimizers = [optimizer for reference in self._waiting if (optimizer := reference()) is not None]
-        if self._holders is None and (followed := self._starter.followed_parameters()):
-            optimizers = [one for one in optimizers if not _are_among(parameters_of(one), followed)]
-            self._waiting = [weakref.ref(optimizer) for optimizer in optimizers]
-            if not optimizers:
-                self._stop_looking()
+        if self._has_new and (followed := self._starter.followed_parameters()):
+            self._keep_waiting(lambda one: not _are_among(parameters_of(one), followed))
+        optimizers = [optimizer for made in self._waiting if (optimizer := made()) is not None]
         return [optimizer for optimizer in optimizers if parameters_of(optimizer)]
 
+    def _keep_waiting(self, is_wanted: Callable[[Optimizer], bool]) -> None:
+        """Look on for the models of these, and of those that another thread is making right now."""
+        here = threading.get_ident()
+        kept = []
+        for made in self._waiting:
+            optimizer = made()
+            is_unmade = made.thread != here and not parameters_of(optimizer)
+            if optimizer is not None and (is_unmade or is_wanted(optimizer)):
+                kept.append(made)
+        self._waiting = kept
+        if not kept:
+            self._stop_looking()
+
+    @property
+    def _has_new(self) -> bool:
+        """Whether the holders of some parameters have yet to be looked for."""
+        return self._holders is None or any(
+            not made.is_searched and parameters_of(made()) for made in self._waiting
+        )
+
     def _find_holders(self, optimizers: list[Optimizer], called: nn.Module | None = None) -> list[nn.Module]:
-        if self._holders is None:
+        if self._has_new:
             found = find_holders(map(parameters_of, optimizers), sys._getframe(1), called)
             if not found:
                 return []  # Another call may have it at hand.
             self._holders = [weakref.ref(holder) for holder in found]
-        return [holder for reference in self._holders if (holder := reference()) is not None]
+            # Others may have got their parameters meanwhile.
+            for made in self._waiting:
+                made.is_searched = any(made() is optimizer for optimizer in optimizers)
+        return [holder for reference in self._holders or () if (holder := reference()) is not None]
 
     def _attach_all(self, holders: list[nn.Module], called: nn.Module | None = None) -> bool:
         new = [holder for holder in holders if holder not in self._attached and _is_trainable(holder)]
@@ -178,18 +223,18 @@ class Attacher:
         has_others = len(self._holders or ()) > 1
         self._attached.add(holder)
         held = set(map(id, holder.parameters()))
-        still = [
-            item
-            for item in self._live_optimizers()
-            if held.isdisjoint(map(id, parameters_of(item))) or self._has_more_to_attach(item)
-        ]
-        self._waiting = [weakref.ref(optimizer) for optimizer in still]
+
+        def is_other(optimizer: Optimizer) -> bool:
+            return held.isdisjoint(map(id, parameters_of(optimizer)))
+
+        self._keep_waiting(
+            lambda one: bool(parameters_of(one)) and (is_other(one) or self._has_more_to_attach(one))
+        )
         self._trains_by_hand = False
-        if not still:
-            self._stop_looking()
-        elif not any(held.isdisjoint(map(id, parameters_of(item))) for item in still):
+        if self._waiting and not any(map(is_other, self._live_optimizers())):
             # What belongs to the modules of one step is called soon, or is not used.
-            self._calls = max(self._calls, _PATIENCE - _MORE_CALLS)
+            here = threading.get_ident()
+            self._calls[here] = max(self._calls[here], _PATIENCE - _MORE_CALLS)
         return self._starter.start(holder, variable=name, has_others=has_others)
 
     def _has_more_to_attach(self, optimizer: Optimizer) -> bool:
@@ -216,7 +261,14 @@ class Attacher:
         """The script must run whatever is wrong with us: after a failure nothing more is tried."""
         if self._has_failed:
             return None
-        result, error = outcome_of(function, *arguments)
+        lock = self._lock
+        # To come in between is better than to hold the script up for longer.
+        has_lock = lock.acquire(timeout=_LONGEST_WAIT_S)
+        try:
+            result, error = outcome_of(function, *arguments)
+        finally:
+            if has_lock:
+                lock.release()
         if error is not None:
             self._has_failed = True
             reason = f"{type(error).__name__}: {error}"

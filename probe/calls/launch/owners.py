@@ -21,8 +21,8 @@ from ...compat.torch_modules import own_modules
 from ...threads.frame_variables import is_library, variables_of
 
 
-def parameters_of(optimizer: Optimizer) -> list[Tensor]:
-    """What an optimizer updates; empty while it is being constructed."""
+def parameters_of(optimizer: Optimizer | None) -> list[Tensor]:
+    """What an optimizer updates; empty while it is being constructed, and once it is gone."""
     groups = getattr(optimizer, "param_groups", ())
     return [parameter for group in groups for parameter in group["params"]]
 

@@ -53,7 +53,8 @@ class RunNames:
     """
 
     def __init__(self, launch: str, pid: int) -> None:
-        self.used: set[str] = set()
+        self.used: dict[str, object] = {}
+        """By each id that is taken, who has taken it: several threads may ask at the same time."""
         self._launch, self._pid = launch, pid
 
     def next_id(self, model: str, environment: Mapping[str, str] = os.environ) -> str:
@@ -62,12 +63,11 @@ class RunNames:
         Ranks agree, because they make the same models in the same order.
         """
         base = self._base(environment)
-        chosen, number = base, 1
+        chosen, number, asked = base, 1, object()
         label = re.sub(r"[^A-Za-z0-9._-]", "_", model)[:20]
-        while chosen in self.used:
+        while self.used.setdefault(chosen, asked) is not asked:
             tail = f"-{label}" if number == 1 else f"-{label}-{number}"
             chosen, number = base[: 64 - len(tail)] + tail, number + 1
-        self.used.add(chosen)
         return chosen
 
     def _base(self, environment: Mapping[str, str]) -> str:
@@ -98,10 +98,9 @@ class SessionStarter:
     def _name_for(self, model: nn.Module, variable: str | None) -> str:
         """No two models of a process have the same."""
         wanted = variable or type(unwrap(model)).__name__
-        name, number = wanted, 2
-        while name in self._named:
+        name, number, reference = wanted, 2, weakref.ref(model, _forget_nothing)
+        while self._named.setdefault(name, reference) is not reference:
             name, number = f"{wanted}-{number}", number + 1
-        self._named[name] = weakref.ref(model)
         return name
 
     @property
@@ -155,6 +154,10 @@ class SessionStarter:
         # The script's own watch() comes second, and its training has to go on.
         probe.tell_refusals_to(_say_refusal if may_say else lambda _: None)
         return True
+
+
+def _forget_nothing(_: object) -> None:
+    """With a callback of its own, a reference is no other's: Python shares plain ones of one object."""
 
 
 def _is_watched_by(running: Session, model: nn.Module) -> bool:

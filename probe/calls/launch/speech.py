@@ -21,4 +21,6 @@ def redirect_log(*, is_quiet: bool) -> None:
     speak_to_real_stderr()
     logger = logging.getLogger(_PACKAGE)
     logger.propagate = False
-    logger.addHandler(logging.NullHandler() if is_quiet else _CriticalLines(level=logging.ERROR))
+    handler = logging.NullHandler() if is_quiet else _CriticalLines(level=logging.ERROR)
+    if not any(type(one) is type(handler) for one in logger.handlers):
+        logger.addHandler(handler)

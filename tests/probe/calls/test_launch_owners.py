@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -289,3 +290,14 @@ def test_run_names_differ_by_model_and_stay_within_64_characters() -> None:
 def test_run_id_of_another_process_of_the_launch_carries_its_pid() -> None:
     assert RunNames("launch", os.getpid()).next_id("net", {}) == "launch"
     assert RunNames("launch", -1).next_id("net", {}) == f"launch-{os.getpid()}"
+
+
+def test_threads_that_ask_at_the_same_time_get_different_ids() -> None:
+    names, before = RunNames("launch", os.getpid()), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: names.next_id("model", {}), range(200)))
+    finally:
+        sys.setswitchinterval(before)
+    assert len(set(found)) == 200

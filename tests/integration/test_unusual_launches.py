@@ -1,4 +1,4 @@
-"""`dashboard run` of scripts that make optimizers all the time, and of models whose modules are not plain."""
+"""`dashboard run` of many optimizers, of unusual modules, and of threads that train."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from journals import read_journal
 
 SCRIPT = Path(__file__).with_name("scripts") / "new_optimizers.py"
 UNUSUAL = SCRIPT.with_name("unusual_models.py")
+IN_THREADS = SCRIPT.with_name("in_threads.py")
 
 
 def test_new_optimizer_of_a_recorded_model_searches_no_objects(
@@ -38,3 +39,16 @@ def test_scripted_lazy_and_raising_models_are_recorded_from_their_first_step(
     assert all(line.startswith("nanscope: recording run ") for line in err.splitlines())
     runs = [read_journal(run) for run in spool.iterdir()]
     assert [[frame.step for frame in run.frames] for run in runs] == [list(range(12))] * 3
+
+
+def test_trainings_in_threads_are_runs_of_one_group(
+    tmp_path: Path, spool: Path, forked: ForkedScripts
+) -> None:
+    recorded, bare = forked.launch([str(IN_THREADS)], tmp_path), forked.start([str(IN_THREADS)], tmp_path)
+    code, out, err = recorded.finish()
+    assert (code, out) == bare.finish()[:2]
+    assert all(line.startswith("nanscope: recording run ") for line in err.splitlines())
+    runs = [read_journal(run) for run in spool.iterdir()]
+    assert [[frame.step for frame in run.frames] for run in runs] == [list(range(25))] * 4
+    assert len({run.start.group for run in runs}) == 1
+    assert sorted(run.layouts[0].parameters[0].shape[0] for run in runs) == [4, 5, 6, 7]
