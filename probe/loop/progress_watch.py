@@ -89,7 +89,22 @@ class ProgressWatch:
         found = self._state(now_s)
         if self._written is None and not _says_more_than_a_step(found):
             return ()
-        return self._write(msgspec.structs.replace(found, ended=True, seconds_per_step=None), now_s)
+        found = msgspec.structs.replace(found, ended=True, seconds_per_step=None)
+        return self._write(self._without_unbegun(found), now_s)
+
+    def _without_unbegun(self, found: TrainingProgress) -> TrainingProgress:
+        """Leave out an epoch that would have come next: at the end it has no step."""
+        last, epochs = self._last_step(), self._epochs()
+        if not epochs.ended or last is None or last + 1 > epochs.steps:
+            return found
+        told = self._board.epoch
+        return msgspec.structs.replace(
+            found,
+            epoch=float(epochs.ended) if told is None else told,
+            epoch_began=None,
+            epoch_steps=None,
+            is_epoch_estimate=False,
+        )
 
     def _write(self, found: TrainingProgress, now_s: float) -> Sequence[Document]:
         self._written, self._written_s = found, now_s

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgspec
+
 from probe.errors import WireError
 from probe.wire.documents import read_body
 from probe.wire.training_progress import TRAINING, TrainingProgress
@@ -57,6 +59,8 @@ def progress_line(
     """
     if progress is None:
         return None
+    if not is_running:
+        progress = _without_unbegun(progress, last_step)
     parts = [_epochs(progress), _phase(progress) if is_running else ""]
     share = _share(progress, last_step, step_s)
     parts += share.texts
@@ -66,6 +70,17 @@ def progress_line(
         parts.append(f"about {duration(share.left_s)} left{share.of}{_as_of(age_s, step_s)}")
     text = " \u00b7 ".join(part for part in parts if part)
     return ProgressLine(text=text, fraction=share.done) if text else None
+
+
+def _without_unbegun(progress: TrainingProgress, last_step: int | None) -> TrainingProgress:
+    """Leave out an epoch before whose first step a run was killed; one that ends does so itself."""
+    began, epoch = progress.epoch_began, progress.epoch
+    if began is None or last_step is None or last_step + 1 > began:
+        return progress
+    # Of a known number of epochs the last is never counted beyond.
+    is_counted = epoch is not None and epoch > 1 and progress.total_epochs is None
+    epoch = epoch - 1 if is_counted and epoch is not None else epoch
+    return msgspec.structs.replace(progress, epoch=epoch, epoch_began=None, epoch_steps=None)
 
 
 class _Share(NamedTuple):

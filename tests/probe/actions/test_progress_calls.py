@@ -18,6 +18,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import probe
 from probe.loop import progress_watch
+from probe.wire.documents import read_body
+from probe.wire.training_progress import TrainingProgress
 
 pytestmark = pytest.mark.usefixtures("one_thread", "nothing_switched_off")
 
@@ -60,7 +62,7 @@ def test_steps_of_all_epochs_come_of_the_newest_one(spool: Path) -> None:
     loop.epoch()
     loop.run.close()
     last = progress_of(spool)[-1]
-    assert (last.step, last.total_steps, last.is_estimate, last.epoch) == (6, 12, True, 3.0)
+    assert (last.step, last.total_steps, last.is_estimate, last.epoch) == (6, 12, True, 2.0)
 
 
 def test_total_that_nobody_has_told_is_not_known(spool: Path) -> None:
@@ -70,7 +72,7 @@ def test_total_that_nobody_has_told_is_not_known(spool: Path) -> None:
         loop.epoch()
         loop.run.close()
     last = progress_of(spool)[-1]
-    assert (last.total_steps, last.total_epochs, last.phase, last.epoch) == (None, None, "warm-up", 3.0)
+    assert (last.total_steps, last.total_epochs, last.phase, last.epoch) == (None, None, "warm-up", 2.0)
 
 
 def test_more_epochs_than_were_told_have_no_total(spool: Path) -> None:
@@ -110,6 +112,28 @@ def test_outermost_bar_of_tqdm_is_shown_as_it_is(spool: Path) -> None:
     bar_state = progress_of(spool)[-1].bar
     assert bar_state is not None
     assert (bar_state.label, bar_state.done, bar_state.total) == ("epochs", 2.0, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("ended", "last_step", "total_epochs", "epoch"),
+    [(3, 23, None, 3.0), (3, 24, None, 4.0), (2, 15, 3, 2.0), (3, 23, 3, 3.0), (0, 23, None, 1.0)],
+    ids=["whole", "stopped_in_the_next", "stopped_early", "as_planned", "in_the_first"],
+)
+def test_closing_counts_no_epoch_that_has_not_begun(
+    ended: int, last_step: int, total_epochs: int | None, epoch: float
+) -> None:
+    board, steps = progress_watch.ProgressBoard(), 8 * ended
+    board.start(total_epochs=total_epochs, total_steps=None)
+    count = progress_watch.EpochCount(ended, steps, 8 if ended else None)
+    watch = progress_watch.ProgressWatch(
+        board,
+        last_step=lambda: last_step,
+        epochs=lambda: count,
+        place=lambda: progress_watch.EpochPlace(steps, 8, True),
+    )
+    (closing,) = [read_body(document, TrainingProgress) for document in watch.close()]
+    assert (closing.epoch, closing.ended) == (epoch, True)
+    assert (closing.epoch_began is None) == (last_step + 1 == steps)
 
 
 def test_model_that_is_called_without_steps_is_in_evaluation() -> None:

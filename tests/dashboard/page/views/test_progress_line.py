@@ -96,6 +96,24 @@ def test_epoch_of_known_length_stands_in_for_a_training_of_unknown_length() -> N
     assert text(progress, last_step=999) == "epoch 4 \u00b7 step 160 of 160 of the epoch \u00b7 100 %"
 
 
+@pytest.mark.parametrize(
+    ("last_step", "is_running", "said"),
+    [
+        (23, True, "epoch 4, step 0 of about 8 of the epoch, 0 %, about 4 s left of the epoch"),
+        (23, False, "epoch 3"),
+        (24, False, "epoch 4, step 1 of about 8 of the epoch, 12.5 %"),
+    ],
+)
+def test_epoch_that_never_began_is_left_out_once_the_run_is_over(
+    last_step: int, is_running: bool, said: str
+) -> None:
+    progress = TrainingProgress(epoch=4.0, epoch_began=24, epoch_steps=8, is_epoch_estimate=True)
+    shown = str(text(progress, last_step=last_step, is_running=is_running))
+    assert shown.replace(" \u00b7", ",") == said
+    of_three = msgspec.structs.replace(progress, epoch=3.0, total_epochs=3)
+    assert text(of_three, last_step=23, is_running=False) == "epoch 3 of 3"
+
+
 def test_training_of_known_length_goes_before_its_epoch_and_so_does_a_bar() -> None:
     progress = TrainingProgress(total_steps=680, epoch_began=300, epoch_steps=160)
     assert text(progress, step_s=None) == "step 340 of 680 \u00b7 50.0 %"
