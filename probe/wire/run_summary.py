@@ -75,14 +75,15 @@ class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in TRAINING_FIELDS}
 
 
-def count_run(events: Iterable[Event], total_steps: int) -> RunCounts:
+def count_run(events: Iterable[Event], total_steps: int, *, is_whole: bool = False) -> RunCounts:
     """Count a rank's events, each in its latest state.
 
     Args:
         events: of one rank; those of several ranks would count a step more than once.
         total_steps: that the rank has made, those before a clearing too.
+        is_whole: count what came before a clearing too, as a report does, which shows all of it.
     """
-    known, before = since_cleared(events)
+    known, before = (list(events), 0) if is_whole else since_cleared(events)
     total_steps = max(0, total_steps - before)
     steps: Counter[str] = Counter()
     for event in known:

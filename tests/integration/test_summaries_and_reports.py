@@ -306,9 +306,13 @@ def test_clearing_saves_first_and_counts_begin_anew(
         loop.train(10, (4, 5))
         again = run.get_training_summary()
         assert run.clear_debug_data(report=False) is None
+        run.save_debug_report("whole.json")
         assert run.clear_debug_history(report="mine.txt") == Path("mine.txt")
     assert saved == tmp_path / f"nanscope-{run.run}.json"
     assert json.loads(saved.read_text())["training"]["gradient_explosions"] == 10
+    whole = json.loads((tmp_path / "whole.json").read_text())
+    for counts in (whole["training"], whole["extra"]["summary"]):
+        assert (counts["total_steps"], counts["gradient_explosions"]) == (70, 12), "a report shows all events"
     assert (again["total_steps"], again["gradient_explosions"]) == (10, 2)
     events = read_journal(spool / run.run).latest_events
     assert [event.step for event in events if event.kind == "gradient_explosion"] == [50, 64]

@@ -96,9 +96,9 @@ def _documents(
     return json_answer({**facts, "documents": [document_row(one) for one in shown]})
 
 
-def _summary(context: ApiContext, run: str, rank: int) -> dict[str, Any]:
+def _summary(context: ApiContext, run: str, rank: int, *, is_whole: bool = False) -> dict[str, Any]:
     state = context.require_rank(run, rank)
-    counts = count_rank(context.store.events(run, rank), state)
+    counts = count_rank(context.store.events(run, rank), state, is_whole=is_whole)
     return {"v": 1, "run": run, "rank": rank, **counts.training(), **_more(counts)}
 
 
@@ -108,7 +108,7 @@ def _more(counts: RunCounts) -> dict[str, Any]:
 
 
 def _report(context: ApiContext, run: str, rank: int) -> dict[str, Any]:
-    summary = _summary(context, run, rank)
+    summary = _summary(context, run, rank, is_whole=True)
     store = context.store
     events = sorted(store.events(run, rank), key=event_order)[-_REPORT_EVENTS:]
     kinds = {

@@ -20,9 +20,9 @@ DIFFUSION_PREFIX: Final = "diffusion"
 """Kinds that begin so are about denoising steps."""
 
 
-def count_rank(events: Iterable[Event], rank: RankSummary) -> RunCounts:
-    """Count one rank's events."""
-    return count_run(events, steps_of(rank))
+def count_rank(events: Iterable[Event], rank: RankSummary, *, is_whole: bool = False) -> RunCounts:
+    """Count one rank's events, since the newest clearing or all of them."""
+    return count_run(events, steps_of(rank), is_whole=is_whole)
 
 
 def steps_of(rank: RankSummary) -> int:
@@ -31,14 +31,17 @@ def steps_of(rank: RankSummary) -> int:
 
 
 def debug_summary(events: Sequence[Event], rank: RankSummary) -> dict[str, Any]:
-    """Return the counts by what events are about: each event is counted under one of the three."""
+    """Return the counts by what events are about: each event is counted under one of the three.
+
+    The share of steps with an anomaly is that of `count_rank`, whatever the anomaly is about.
+    """
     training = _counted(events, rank, _is_about_training)
     return {
         "training_debugger": {
             "total_anomalies": training.total_anomalies,
             "debug_history_length": training.events,
             "total_steps": training.total_steps,
-            "anomaly_rate": training.anomaly_rate,
+            "anomaly_rate": count_rank(events, rank).anomaly_rate,
             "gradient_explosion_rate": training.gradient_explosion_rate,
         },
         "diffusion_debugger": _debugger(_counted(events, rank, _is_about_diffusion)),

@@ -1,6 +1,6 @@
 """What a session's run has found and measured so far, for its summaries. Reads its journal.
 
-Everything counts from the newest `run.clear()` on.
+Everything counts from the newest `run.clear()` on, but in a report.
 """
 
 from __future__ import annotations
@@ -67,11 +67,20 @@ class RecordedSummary(Result):
         return "\n".join([counted, *(tables.table(("event", "count", "steps"), rows) if rows else ())])
 
 
-def summarise_recorded(writer: Path, *, mode: str) -> RecordedSummary:
-    """Read what one incarnation of one rank has written so far; see `read_contents`."""
-    contents = read_contents(writer, only_since_cleared=True)
-    events = sorted(since_cleared(contents.events.values())[0], key=lambda event: (event.step, event.time))
-    counts = count_run(contents.events.values(), contents.total_steps)
+def summarise_recorded(writer: Path, *, mode: str, is_whole: bool = False) -> RecordedSummary:
+    """Read what one incarnation of one rank has written so far; see `read_contents`.
+
+    Args:
+        writer: its folder.
+        mode: what is done about an anomaly.
+        is_whole: what came before a clearing too.
+    """
+    contents = read_contents(writer, only_since_cleared=not is_whole)
+    known = list(contents.events.values())
+    counts = count_run(known, contents.total_steps, is_whole=is_whole)
+    events = sorted(
+        known if is_whole else since_cleared(known)[0], key=lambda event: (event.step, event.time)
+    )
     series = {name: summary.summary(name) for name, summary in contents.series.items()}
     step_time, memory = series.get("step_time_s"), series.get("process_rss_bytes")
     return RecordedSummary(

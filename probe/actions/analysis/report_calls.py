@@ -39,7 +39,7 @@ class ReportCalls:
             """Wait until everything recorded so far is in the journal."""
             ...
 
-        def get_debug_summary(self, model: nn.Module | None = None) -> DebugSummary:
+        def _debug_summary(self, model: nn.Module | None, *, is_whole: bool) -> DebugSummary:
             """See `SummaryCalls`."""
             ...
 
@@ -139,7 +139,7 @@ class ReportCalls:
 
         extra: dict[str, Any] = {"settings": settings_of(self._config)}
         parts: dict[str, tuple[Any, ...]] = {
-            "summary": (self.get_debug_summary, model),
+            "summary": (lambda: self._debug_summary(model, is_whole=True),),
             "cuda": (cuda_facts,),
         }
         if model is not None:

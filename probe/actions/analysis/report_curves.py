@@ -14,7 +14,7 @@ BUCKETS: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesSummary(Result):
-    """One scalar of the steps that were read; non-finite values are counted, and left out of the rest."""
+    """One scalar of the steps that were read; `first` and `last` as they are, the rest of finite values."""
 
     name: str
     count: int
@@ -52,11 +52,11 @@ class RunningSummary:
     def add(self, value: float) -> None:
         """Take one value."""
         self._count += 1
+        self._first = value if self._first is None else self._first
+        self._last = value
         if not math.isfinite(value):
             self._nonfinite += 1
             return
-        self._first = value if self._first is None else self._first
-        self._last = value
         self._sum += value
         self._low, self._high = min(self._low, value), max(self._high, value)
 

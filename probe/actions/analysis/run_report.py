@@ -160,7 +160,7 @@ def read_report(writer: Path, *, extra: dict[str, Any] | None = None) -> RunRepo
         first_step=contents.first_step,
         last_step=contents.last_step,
         metrics_complete=not contents.notes,
-        training=count_run(events, contents.total_steps).training(),
+        training=count_run(events, contents.total_steps, is_whole=True).training(),
         series=tuple(series.summary(name) for name, series in contents.series.items()),
         curves={name: curve.points() for name, curve in contents.curves.items()},
         steps=tuple(contents.steps),

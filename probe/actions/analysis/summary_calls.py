@@ -163,6 +163,10 @@ class SummaryCalls:
 
         Of another model than the watched one, the training summary is of its monitored steps.
         """
+        return self._debug_summary(model, is_whole=False)
+
+    def _debug_summary(self, model: nn.Module | None, *, is_whole: bool) -> DebugSummary:
+        """Since the newest clearing; whole it stands in a report, beside all events and series."""
         from .recorded import summarise_recorded
 
         summary = self._summary(model)
@@ -170,7 +174,7 @@ class SummaryCalls:
             return summary
         if self.active:
             self.flush()
-        recorded = summarise_recorded(self._recorder.folder, mode=self.mode)
+        recorded = summarise_recorded(self._recorder.folder, mode=self.mode, is_whole=is_whole)
         is_own = model is None or self._watched_model() is None or unwrap(model) is self._watched_model()
         training = recorded.training if is_own else summary.training
         return replace(summary, recorded=recorded, training=training)

@@ -45,7 +45,7 @@ def test_debug_summary_has_the_documented_fields_and_each_event_once(server: Ser
             "total_anomalies": 2,
             "debug_history_length": 2,
             "total_steps": 40,
-            "anomaly_rate": 2 / 40,
+            "anomaly_rate": 3 / 40,
             "gradient_explosion_rate": 1 / 40,
         },
         "diffusion_debugger": {"total_anomalies": 0, "debug_history_length": 0},

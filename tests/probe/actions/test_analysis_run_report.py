@@ -11,6 +11,7 @@ import pytest
 
 from probe import wire
 from probe.actions.analysis import report_contents, report_curves
+from probe.actions.analysis.recorded import summarise_recorded
 from probe.actions.analysis.report_files import report_path, write_report
 from probe.actions.analysis.run_report import RunReport, read_report
 from probe.delivery.journal.journal import JournalWriter
@@ -58,6 +59,16 @@ def written(
 
 def loss_of(report: RunReport) -> report_curves.SeriesSummary:
     return next(series for series in report.series if series.name == "loss")
+
+
+@pytest.mark.parametrize("last", [math.nan, math.inf, 1.0])
+def test_first_and_last_value_of_a_series_are_what_they_were(tmp_path: Path, last: float) -> None:
+    frames = [frame(step, loss) for step, loss in enumerate([math.nan, 0.0, last])]
+    folder = written(tmp_path, frames)
+    loss = loss_of(read_report(folder))
+    assert str((loss.first, loss.last, loss.low)) == str((math.nan, last, 0.0))
+    summary = summarise_recorded(folder, mode="detect").training
+    assert str((summary.last_loss, summary.best_loss)) == str((last, 0.0))
 
 
 def test_report_summarises_series_events_and_layers(tmp_path: Path) -> None:

@@ -77,3 +77,5 @@ def test_counts_begin_anew_at_the_newest_clearing() -> None:
         found = count_run(order, 30)
         assert (found.total_steps, found.loss_anomalies, found.total_anomalies) == (10, 1, 1)
         assert found.loss_anomaly_rate == 0.1 and found.events_by_kind == {"loss_spike": 1}
+        whole = count_run(order, 30, is_whole=True)
+        assert (whole.total_steps, whole.loss_anomalies, whole.events) == (30, 5, 6)
