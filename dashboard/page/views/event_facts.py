@@ -161,10 +161,10 @@ def place(event: Event) -> tuple[Fact, ...]:
 
 def _names_subject(event: Event) -> bool:
     """Whether the subject is told already: as the module, or in the words of the script's own event."""
-    if event.kind in ("custom", "snapshot"):
-        return event.subject in event.message
     if event.kind in _SUBJECT_IS_TOLD or event.subject.startswith("policy: "):
         return True
+    if event.kind in ("custom", "snapshot"):
+        return event.subject in event.message
     return event.origin is not None and event.subject == event.origin.module
 
 

@@ -107,7 +107,13 @@ class Enforcement:
 
 
 def kind_of(violation: Violation, side: str) -> str:
-    """Kind of the event of what a tensor breaks; `side` is "input" or "output"."""
+    """Kind of the event of what a tensor breaks; `side` is "input" or "output".
+
+    A form that the policy alone asks for (`ndim`, `shape`, `dtype`) has no kind but `custom`: no value is out
+    of its range, and no output is degenerate.
+    """
+    if violation.condition in ("ndim", "shape", "dtype"):
+        return "custom"
     if side == "input":
         return "nonfinite_input" if violation.condition == "finite" else "input_out_of_range"
     return "nonfinite_activation" if violation.condition == "finite" else "output_degenerate"

@@ -324,6 +324,29 @@ def test_policy_of_the_other_side_is_refused_at_attach() -> None:
         ProbeConfig.resolve({"input_policy": OutputPolicy("raise")}, {})
 
 
+@pytest.mark.parametrize(
+    ("policy", "kind"),
+    [
+        (InputPolicy("event", ndim=3), "custom"),
+        (InputPolicy("event", shape=(None, 7)), "custom"),
+        (InputPolicy("event", dtype=torch.float64), "custom"),
+        (InputPolicy("event", max_abs=1e-9), "input_out_of_range"),
+        (OutputPolicy("event", ndim=3), "custom"),
+        (OutputPolicy("event", dtype=torch.float64), "custom"),
+    ],
+    ids=["rank", "shape", "dtype", "range", "output_rank", "output_dtype"],
+)
+def test_form_that_only_the_policy_asks_for_is_an_event_of_its_own_kind(
+    policy: InputPolicy | OutputPolicy, kind: str, spool: Path
+) -> None:
+    side = "input" if isinstance(policy, InputPolicy) else "output"
+    with probe.watch(model := nn.Linear(6, 3), **{f"{side}_policy": policy}):
+        model(torch.ones(2, 6)).sum().backward()
+    found = [event for event in run_of(spool).latest_events if event.subject.startswith("policy: ")]
+    assert [(event.kind, event.severity) for event in found] == [(kind, "warning")]
+    assert "policy" in found[0].advice[0]
+
+
 def test_advice_of_a_broken_policy_is_about_the_policy(spool: Path) -> None:
     run_with(OutputPolicy("event", high=-1e9))
     (event,) = events(spool, "output_degenerate")
