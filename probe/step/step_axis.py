@@ -103,6 +103,10 @@ class TrainedHere(threading.local):
         while len(self._used) > _KEPT_BACKWARDS:
             del self._used[next(iter(self._used))]
 
+    def unused(self) -> list[int]:
+        """The newest backward, where no update was made of its gradients."""
+        return [] if self.backward in self._used else [self.backward]
+
     def step_of(self, backwards: Sequence[int]) -> int | None:
         """The number of the frame that a watched model has got for one of these; None where none has."""
         return max((self._used[one] for one in backwards if one in self._used), default=None)

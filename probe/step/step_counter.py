@@ -95,6 +95,9 @@ class StepCounter:
             site: where its step is called; wanted where there are several.
         """
         self._note_update()
+        if not backwards:
+            # It has no gradient: the loss that was meant for it was cut off on the way.
+            backwards = trained_here.unused()
         axis, key = self._axis, (self._own, optimizer)
         if axis.has_frame(key) or axis.is_behind(site):
             axis.advance()

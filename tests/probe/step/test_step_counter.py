@@ -146,3 +146,21 @@ def test_order_of_calls_is_that_of_the_outermost_code_that_has_both() -> None:
     assert not precedes(((step, 5), (loop, 4)), ((step, 5), (update, 2), (loop, 1)))
     assert precedes(((step, 5), (update, 2), (loop, 1)), ((step, 5), (update, 9), (loop, 1)))
     assert not precedes(((step, 5),), ((update, 9),))
+
+
+def test_update_without_a_gradient_takes_the_backward_that_nobody_has_used(pair: Pair) -> None:
+    critic, maker = pair
+    for step in range(3):
+        own, cut_off = new_backward(), None
+        assert critic.at_step(1, backwards=[own]) == step
+        cut_off = new_backward()
+        assert maker.at_step(1) == step
+        assert trained_here.step_of([cut_off]) == trained_here.step_of([own]) == step
+    assert maker.at_step(1) == 3, "without another backward it is a step of its own"
+    assert trained_here.step_of([cut_off]) == 2
+
+
+def new_backward() -> int:
+    number = trained_here.begin_backward(object())
+    trained_here.end_backward()
+    return number
