@@ -133,9 +133,12 @@ class DegenerateOutputDetector:
 
 
 def _root_output(modules: ModuleSample) -> tuple[float, float, float] | None:
-    """Mean, deviation and rms of what the root returns; None where that is not known."""
+    """Mean, deviation and rms of what the root returns; None where that is not known, or one number."""
     if "" not in modules.names or not {"activation_std", "activation_rms"} <= set(modules.columns):
         return None
     row = modules.names.index("")
+    units = modules.columns.get("units")
+    if units is not None and math.isnan(units[row]):
+        return None  # a single number (an entropy, a loss), or a part of the rows was not measured
     mean, std, rms = (float(modules.columns[f"activation_{name}"][row]) for name in ("mean", "std", "rms"))
     return None if math.isnan(std) or math.isnan(rms) else (mean, std, rms)

@@ -16,6 +16,7 @@ from .base import Detector, DetectorThresholds, Finding, Observation, Observatio
 from .divergence import LossDivergenceDetector
 from .early_divergence import EarlyDivergenceDetector
 from .gradients import GradientScaleDetector
+from .high_loss import HighLossDetector
 from .jump_watch import JumpWatch
 from .jumps import Jump
 from .learning_rate import DecayedRateDetector
@@ -101,11 +102,13 @@ class DetectorBank:
 
 def default_detectors(thresholds: DetectorThresholds) -> list[Detector]:
     """Return one detector of every family, each with its own history: a fresh list for every model."""
+    spikes = LossSpikeDetector(thresholds)
     detectors: list[Detector] = [
         NonFiniteDetector(),
         GradientScaleDetector(thresholds),
         ZeroGradientDetector(thresholds),
-        LossSpikeDetector(thresholds),
+        spikes,
+        HighLossDetector(spikes),
         LossBoundDetector(),
         EarlyDivergenceDetector(),
         LossDivergenceDetector(),

@@ -3,13 +3,14 @@
 Many healthy losses rise: those of a GAN's halves, of policies, of annealed terms, after every restart. So
 three things must come together over at least a hundred steps: the loss has lost more than it ever won, or
 has fallen ever faster to where no error can be; the gradients have grown with it; and so have the weights.
-A short rise is a spike (`loss.py`).
+A short rise is a spike (`loss.py`). A step larger than the first ones has its loss divided by that.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from copy import copy
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from .base import Finding, Floats, Observation, ObservationBatch
 from .nonfinite import NEIGHBOURS
+from .step_sizes import StepSizes
 
 BLOCK: Final = 16
 """Losses whose median is judged."""
@@ -26,6 +28,9 @@ MIN_BLOCKS: Final = 6
 """Blocks since the best one, or since the beginning."""
 RISING_PAIRS: Final = 0.85
 """Of all pairs of these blocks, as many have the later one further away: chance gives 0.5."""
+COMPARABLE: Final = 2.0
+"""Steps that are more times as large as those of the best block are not compared with it: a return may grow
+with the square of an episode's moves."""
 LOST_SHARE: Final = 2.0
 """A diverged loss has risen by this many times what it had fallen ..."""
 NOISE_MADS: Final = 10.0
@@ -47,6 +52,8 @@ class _Block(NamedTuple):
     """Median of the logarithm of the global gradient norm; NaN where it is not known."""
     weights: float
     """Newest global parameter norm; NaN where it is not known."""
+    size: float
+    """How many times as large its last step is as the first ones."""
 
 
 class LossDivergenceDetector:
@@ -60,6 +67,7 @@ class LossDivergenceDetector:
         self._losses: list[float] = []
         self._gradients: list[float] = []
         self._weights = math.nan
+        self._sizes, self._size = StepSizes(), 1.0
         self._blocks: deque[_Block] = deque(maxlen=KEPT)
         self._first: _Block | None = None
         self._best: _Block | None = None
@@ -75,7 +83,8 @@ class LossDivergenceDetector:
         norm = observation.total_grad_norm
         self._learn_weights(observation.parameter_norm)
         if observation.loss is not None and math.isfinite(observation.loss):
-            self._learn(observation.step, float(observation.loss), norm)
+            self._size = self._sizes.growth(observation.input_elements)
+            self._learn(observation.step, float(observation.loss) / self._size, norm)
         return [] if self._standing is None else [self._standing]
 
     def learn_quiet(self, batch: ObservationBatch) -> bool:
@@ -83,15 +92,19 @@ class LossDivergenceDetector:
         if batch.steps[0] < self._step or self._standing is not None:
             return False
         before = self._losses.copy(), self._gradients.copy(), self._blocks.copy(), self._recent.copy()
-        single = self._weights, self._first, self._best, self._count
-        columns = zip(batch.steps, batch.losses, batch.total_grad_norms, batch.parameter_norms, strict=True)
-        for step, loss, norm, weights in columns:
+        single = self._weights, self._first, self._best, self._count, copy(self._sizes)
+        sizes = batch.input_elements or [0] * len(batch)
+        columns = zip(
+            batch.steps, batch.losses, batch.total_grad_norms, batch.parameter_norms, sizes, strict=True
+        )
+        for step, loss, norm, weights, size in columns:
             self._learn_weights(weights)
             if loss is not None and math.isfinite(loss):
-                self._learn(step, float(loss), norm)
+                self._size = self._sizes.growth(size)
+                self._learn(step, float(loss) / self._size, norm)
             if self._standing is not None:
                 self._losses, self._gradients, self._blocks, self._recent = before
-                self._weights, self._first, self._best, self._count = single
+                self._weights, self._first, self._best, self._count, self._sizes = single
                 self._standing = None
                 return False
         self._step = batch.steps[-1]
@@ -116,7 +129,7 @@ class LossDivergenceDetector:
         gradients = sorted(self._gradients)
         gradient = gradients[len(gradients) // 2] if gradients else math.nan
         self._losses, self._gradients = [], []
-        block = _Block(step, middle, noise, gradient, self._weights)
+        block = _Block(step, middle, noise, gradient, self._weights, self._size)
         self._blocks.append(block)
         self._count += 1
         self._first = self._first or block
@@ -136,6 +149,8 @@ class LossDivergenceDetector:
     def _risen(self, now: _Block, first: _Block, best: _Block) -> Finding | None:
         since = [block for block in self._blocks if block.step >= best.step]
         rise, won = now.loss - best.loss, first.loss - best.loss
+        if now.size > COMPARABLE * best.size:
+            return None
         if len(since) < MIN_BLOCKS or rise <= max(LOST_SHARE * won, NOISE_MADS * best.noise):
             return None
         if _ordered_pairs([block.loss for block in since]) < RISING_PAIRS or not _grows(since[0], now):

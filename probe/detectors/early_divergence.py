@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from .base import Finding, Floats, Observation, ObservationBatch
+from .step_sizes import StepSizes
 
 WATCHED: Final = 12
 """Losses, the first one among them, within which it must have risen."""
@@ -44,6 +45,7 @@ class EarlyDivergenceDetector:
         self._highest_gradient = 0.0
         """Since the rise."""
         self._is_found = False
+        self._sizes = StepSizes(first=1)
 
     @property
     def _is_over(self) -> bool:
@@ -57,9 +59,8 @@ class EarlyDivergenceDetector:
         self._step = observation.step
         loss = observation.loss
         if loss is not None and math.isfinite(loss) and not self._is_over:
-            self._learn(
-                observation.step, float(loss), observation.total_grad_norm, observation.parameter_norm
-            )
+            relative = float(loss) / self._sizes.growth(observation.input_elements)
+            self._learn(observation.step, relative, observation.total_grad_norm, observation.parameter_norm)
         return [self._finding(float(loss))] if self._is_found and loss is not None else []
 
     def learn_quiet(self, batch: ObservationBatch) -> bool:

@@ -31,7 +31,11 @@ LOSS_WINDOW: Final = 64
 CAUTION_STEPS: Final = 128
 """Until this many healthy losses are known, a spike must be up to twice as high: 30 values say little about
 the tails of their distribution."""
+ROUNDING: Final = 1e-6
+"""A loss that has been below 0 counts as 0 where it is nearer to 0 than this: where terms of the order of 1
+cancel (normalised advantages) it is rounding noise, of which nothing is a multiple."""
 REFRESH_STEPS: Final = 4
+_NEWEST: Final = 128
 
 
 class LossSpikeDetector:
@@ -47,10 +51,13 @@ class LossSpikeDetector:
         self._plain = SeriesHistory(window=LOSS_WINDOW, refresh_steps=REFRESH_STEPS)
         self._log = SeriesHistory(window=LOSS_WINDOW, refresh_steps=REFRESH_STEPS)
         self._recent: deque[tuple[int, float]] = deque(maxlen=NEIGHBOURS)
+        self.newest: deque[int] = deque(maxlen=_NEWEST)
+        """Steps of the newest spikes."""
         self._step = -1
         self._scale: float = 0.0
         self._highest_scale: float = 0.0
         self._highest: float = 0.0
+        self._was_negative = False
         self._tail = Tail()
         self._seen: int = 0
         self._reset()
@@ -63,9 +70,12 @@ class LossSpikeDetector:
         self._step = observation.step
         if loss is None or not math.isfinite(loss):
             return []
+        [loss] = self._without_rounding([loss])
         limit = self._limit()
         is_spike = limit is not None and loss > limit
         finding = self._finding(observation.step, loss, limit) if limit is not None and is_spike else None
+        if is_spike:
+            self.newest.append(observation.step)
         self._recent.append((observation.step, loss))
         if self._strikes.is_new_normal(abnormal=is_spike):
             self._reset()
@@ -82,13 +92,23 @@ class LossSpikeDetector:
             for step, loss in zip(batch.steps, batch.losses, strict=True)
             if loss is not None
         ]
-        losses = [loss for _, loss in pairs]
+        was_negative = self._was_negative
+        losses = self._without_rounding([loss for _, loss in pairs])
         if losses and not self._learn_batch(losses):
+            self._was_negative = was_negative
             return False
         self._recent.extend(pairs[-NEIGHBOURS:])
         self._strikes.calm(len(pairs))
         self._step = batch.steps[-1]
         return True
+
+    def _without_rounding(self, losses: list[float]) -> list[float]:
+        """Return losses with 0 for those that are rounding noise around it."""
+        kept = []
+        for loss in losses:
+            self._was_negative |= loss < 0.0
+            kept.append(0.0 if self._was_negative and abs(loss) < ROUNDING else loss)
+        return kept
 
     def _learn_batch(self, losses: list[float]) -> bool:
         """Learn them all, or none and return False where one may be a spike."""
@@ -140,6 +160,7 @@ class LossSpikeDetector:
         self._scale = 0.0
         self._highest_scale = 0.0
         self._highest = 0.0
+        self._was_negative = False
         self._tail = Tail()
         self._seen = 0
 

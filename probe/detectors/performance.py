@@ -15,6 +15,8 @@ from .nonfinite import NEIGHBOURS
 from .sample import Floats, Sample
 from .sampled_thresholds import SampledThresholds
 
+MOST_OWN: Final = 0.95
+"""Share of the time between two samples that can be the probe's own."""
 SKIPPED_INTERVALS: Final = 2
 """The first steps compile, tune and allocate."""
 EARLY: Final = 32
@@ -43,6 +45,8 @@ JUDGED_EVERY: Final = 4
 GROWING_S: Final = 1.0
 """Seconds that such growth must have gone on for."""
 MIN_STEPS: Final = 50
+EXPLAINED_FOR: Final = 16
+"""Steps for which what an event explains is not looked at again."""
 BUSY_SHARE: Final = 0.95
 """Where the training has processors for less of its time, a message tells of it ..."""
 SHARED_FACTOR: Final = 1.4
@@ -58,8 +62,8 @@ class _Interval(NamedTuple):
     seconds: float
     own_s: float
     """Without those for which the training waited for a processor that other programs had."""
-    samples: float
-    """In a batch; 0 where that is not known."""
+    size: float
+    """Elements of the step's inputs, else its samples; 0 where neither is known."""
 
     @property
     def step_s(self) -> float:
@@ -69,9 +73,9 @@ class _Interval(NamedTuple):
 class SlowdownDetector:
     """Emits `performance_degradation`: information, or a warning where it is grave.
 
-    Judged by the time from one sample to the next, divided by the steps in between; where the batch has
-    grown, by the time that a sample of it takes. For a warning steps must be as slow without the time for
-    which the training waited for a processor: other programs had it.
+    Judged by the time from one sample to the next, divided by the steps in between; where the step has grown
+    (a larger batch, an episode of more moves), by the time that an element of its inputs takes. For a warning
+    steps must be as slow without the time in which the training waited for a processor that others had.
     """
 
     def __init__(self, thresholds: SampledThresholds) -> None:
@@ -102,12 +106,15 @@ class SlowdownDetector:
             if last is not None and sample.step < last[0]:
                 self._reset()
             return []
-        steps, seconds = sample.step - last[0], sample.time - last[1]
+        steps, passed = sample.step - last[0], sample.time - last[1]
+        # What the probe itself takes (of a NaN, for a replay) is no slowness of the training.
+        seconds = max(passed - sample.own_s, (1.0 - MOST_OWN) * passed)
         self._intervals += 1
         if self._intervals <= SKIPPED_INTERVALS:
             return []
         own_s = seconds * sample.processor_share
-        interval = _Interval(sample.step, steps, seconds, own_s, sample.scalars.get("samples", 0.0))
+        size = float(sample.input_elements or sample.scalars.get("samples", 0.0))
+        interval = _Interval(sample.step, steps, seconds, own_s, size)
         self._whole.add(interval)
         if self._early_s < EARLY_S or len(self._early) < EARLY:
             self._early_s += seconds
@@ -143,7 +150,7 @@ class SlowdownDetector:
             return []
         times = np.array([interval.step_s for interval in chosen])
         own_s = np.array([interval.own_s / interval.steps for interval in chosen])
-        sizes = np.array([interval.samples for interval in chosen])
+        sizes = np.array([interval.size for interval in chosen])
         # A larger batch may take longer in proportion.
         grown = max(float(median_of(sizes)) / samples, 1.0) if samples > 0.0 else 1.0
         limit = max(options.slowdown_factor * usual, usual + MADS * mad) * grown
@@ -224,11 +231,11 @@ class _WholeRun:
 
     def add(self, interval: _Interval) -> None:
         if not self._offered:
-            self.first, self._size = interval.step, interval.samples
+            self.first, self._size = interval.step, interval.size
         self._seconds += interval.seconds
         self._steps += interval.steps
         if self._offered % self._every == 0:
-            grown = max(interval.samples / self._size, 1.0) if self._size > 0.0 else 1.0
+            grown = max(interval.size / self._size, 1.0) if self._size > 0.0 else 1.0
             steps = interval.steps * grown
             self._times.append((interval.seconds / steps, interval.own_s / steps))
         self._offered += 1
@@ -268,6 +275,7 @@ class AnomalyRateDetector:
         self.newest = -1
         self.unjudged_from: int | None = None
         self.are_explained: Callable[[int, int], bool] = lambda first, last: False
+        self._explained_until = 0
 
     def note(self, step: int) -> None:
         """Some detector has found a warning or worse at this step; several at one step count once."""
@@ -286,6 +294,7 @@ class AnomalyRateDetector:
             self._first = sample.step
             if sample.step < self.newest:
                 self._steps.clear()
+                self._explained_until = 0
         self.newest = sample.step
         return self.again()
 
@@ -300,7 +309,10 @@ class AnomalyRateDetector:
         self._steps = {step for step in self._steps if step > newest - self._window}
         count = sum(newest - seen < step <= newest for step in self._steps)
         share = count / seen
-        if share <= self._rate or self.are_explained(newest - seen + 1, newest):
+        if share <= self._rate or newest < self._explained_until:
+            return []
+        if self.are_explained(newest - seen + 1, newest):
+            self._explained_until = newest + EXPLAINED_FOR
             return []
         return [
             Finding(
@@ -324,7 +336,7 @@ def _level(intervals: list[_Interval]) -> tuple[float, float, float]:
     """Median and MAD of the seconds of a step, and the median batch size."""
     times = np.array([interval.step_s for interval in intervals])
     median = float(median_of(times))
-    sizes = float(median_of([interval.samples for interval in intervals]))
+    sizes = float(median_of([interval.size for interval in intervals]))
     return median, float(median_of(np.abs(times - median))), sizes
 
 

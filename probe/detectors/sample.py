@@ -54,6 +54,8 @@ class Sample:
     processor_share: float = 1.0
     """Share (0-1) of the time up to this step in which the training did not wait for a processor that others
     had; 1 where that is not known."""
+    own_s: float = 0.0
+    """Seconds up to this step, since the sample before, that were the probe's own."""
     loss: float | None
     """Summed over the micro-steps, unscaled; never NaN or Inf here."""
     total_grad_norm: float | None
@@ -70,6 +72,8 @@ class Sample:
     inputs: InputSample | None = None
     calls_without_backward: int = 0
     """How many more calls of the model than backwards: the inputs' own loss may have been given to none."""
+    input_elements: int = 0
+    """Of the first input of each forward, added up; 0 when unknown."""
     parameter_names: tuple[str, ...]
     layer_names: tuple[str, ...]
     layer_of: npt.NDArray[np.intp]

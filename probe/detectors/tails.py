@@ -53,5 +53,6 @@ class Tail:
             return 1.0
         index = math.log2(quarter / half)
         passed = half / count * half / quarter
-        factor: float = (passed / RATE) ** (1.0 / index)
-        return min(max(factor, 1.0), LARGEST_FACTOR)
+        # By logarithms: where nearly all values are far out the power itself would overflow.
+        exponent = math.log(passed / RATE) / index
+        return math.exp(min(max(exponent, 0.0), math.log(LARGEST_FACTOR)))

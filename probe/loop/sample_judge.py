@@ -59,7 +59,7 @@ class SampleJudge:
     ) -> None:
         self._bank, self._incidents, self._processor_share = bank, incidents, processor_share
         self.unjudged_from: Callable[[], int | None] = lambda: None
-        self._judged_at = self._taken_at = 0.0
+        self._judged_at = self._taken_at = self._own_s = 0.0
         self._has_news = False
         self._stack: Sequence[RawFrame] = ()
         """Of the training loop, as it was last seen."""
@@ -69,7 +69,12 @@ class SampleJudge:
         self._has_news = self._bank.has_news
 
     def wants(self, measured: MeasuredStep) -> bool:
-        """Whether a step has anything that steps usually have not, or none was judged for long."""
+        """Whether a step has anything that steps usually have not, or none was judged for long.
+
+        To be asked of each step once: what the probe took of it is no part of what a step takes.
+        """
+        if measured.taken is not None:
+            self._own_s += measured.taken.own_ns / 1e9
         if measured.modules is not None or measured.sampled or measured.parameter_norm is not None:
             return True
         return bool(measured.logged) or self.is_due(measured.time)
@@ -111,7 +116,8 @@ class SampleJudge:
         self._note_stack(raw_stack(sys._getframe(1), limit=_STACK_FRAMES) if stack is None else stack)
         passed_s, self._taken_at = measured.time - self._taken_at, measured.time
         self._judged_at, self._has_news = measured.time, False
-        sample = build_sample(measured, processor_share=self._processor_share(passed_s))
+        own_s, self._own_s = self._own_s, 0.0
+        sample = build_sample(measured, processor_share=self._processor_share(passed_s), own_s=own_s)
         # Steps that C has followed come on the recorder's thread.
         with self._incidents.lock:
             self._bank.anomaly_rate.unjudged_from = self.unjudged_from()

@@ -267,12 +267,13 @@ def build_batch(steps: Sequence[MeasuredStep]) -> ObservationBatch:
     )
 
 
-def build_sample(measured: MeasuredStep, *, processor_share: float) -> Sample:
+def build_sample(measured: MeasuredStep, *, processor_share: float, own_s: float = 0.0) -> Sample:
     """Arrange one finished step for the detectors of sampled numbers; reads what was logged.
 
     Args:
         measured: the step.
         processor_share: see `Sample.processor_share`.
+        own_s: see `Sample.own_s`.
     """
     gradients, layout = measured.gradients, measured.layout
     ratio = measured.sampled.get("update_ratio")
@@ -282,6 +283,7 @@ def build_sample(measured: MeasuredStep, *, processor_share: float) -> Sample:
         step=measured.step,
         time=measured.time,
         processor_share=processor_share,
+        own_s=own_s,
         loss=loss if loss is not None and math.isfinite(loss) else None,
         total_grad_norm=measured.total_norm if has_gradients else None,
         grad_norm=gradients.norm if has_gradients else None,
@@ -296,6 +298,7 @@ def build_sample(measured: MeasuredStep, *, processor_share: float) -> Sample:
         modules=None if measured.modules is None else module_sample(measured.modules),
         inputs=measured.inputs,
         calls_without_backward=measured.calls_without_backward,
+        input_elements=measured.input_elements,
         parameter_std=measured.parameter_std,
         is_matrix=measured.is_matrix,
         parameter_names=layout.names,

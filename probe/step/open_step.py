@@ -111,7 +111,10 @@ class OpenStep(msgspec.Struct):
     def input_elements(self) -> int:
         """Elements of the first input of each forward, added up; 0 where one is not known."""
         counts = [0 if (held := one.arguments) is None else held.first_elements for one in self.captures]
-        return sum(counts) if counts and all(counts) else self.followed_elements
+        if not counts or not all(counts):
+            return self.followed_elements
+        # Of more forwards than are kept, the others are taken to be as large.
+        return sum(counts) * max(self.forwards, len(counts)) // len(counts)
 
     @property
     def has_unsettled_forwards(self) -> bool:

@@ -25,7 +25,7 @@ MODULE_COLUMNS: Final[dict[str, str]] = {
     "activation_saturated_fraction": "share (0-1) at the limits of the activation or the dtype",
     "activation_nan_count": "NaN elements of the output; the column is left out when all are zero",
     "activation_inf_count": "infinite elements of the output; the column is left out when all are zero",
-    "units": "neurons or channels of the output",
+    "units": "neurons or channels of the output; missing where that is a single number",
     "dead_units": "units that were 0 in every element throughout the window of sampled steps",
     "activation_gradient_norm": "L2 norm of the loss's gradient with respect to the output, over all calls",
     "activation_gradient_max_abs": "largest absolute element of that gradient",

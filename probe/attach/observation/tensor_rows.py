@@ -61,8 +61,8 @@ class TensorRows:
     def note_units(self, number: int, tensor: Tensor, dimension: int) -> int:
         """Note which units of the tensor measured last are not all 0; returns how many it has, or 0."""
         units = tensor.shape[dimension] if tensor.dim() else 1
-        if units > _MAX_UNITS:
-            return 0
+        if units > _MAX_UNITS or tensor.numel() == 1:
+            return 0  # a single number is no unit: it is the same everywhere, whatever it is made of
         if not tensor.is_cpu:
             self._queue_units(number, tensor, dimension)
         elif round(self._zero_fraction(number) * tensor.numel()) < tensor.numel() // units:

@@ -278,7 +278,8 @@ static int note_units(Output *output, const DLTensor *t, int64_t rule, int kind,
     int dim = unit_dimension(rule, t->ndim);
     int64_t lies[3], units = t->ndim ? t->shape[dim] : 1;
     output->activity = ALL_ACTIVE;
-    output->units = units > MAX_UNITS ? 0 : units;
+    /* A single number is no unit: it is the same everywhere, whatever it is made of. */
+    output->units = units > MAX_UNITS || output->elements == 1 ? 0 : units;
     /* A dead unit would have more zeros than there are. */
     if (!output->units || llround(output->zeros * (double)output->elements) < output->elements / units) return 1;
     output->activity = NOT_KNOWN;

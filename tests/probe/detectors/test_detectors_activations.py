@@ -289,3 +289,10 @@ def test_innermost_modules_of_a_large_model_are_found_at_once() -> None:
     """40,000 modules would be 1.6 billion pairs."""
     names = tuple(f"layers.{block}.{at}" for block in range(200) for at in range(200))
     assert innermost(names, np.arange(len(names))) == [*range(len(names))]
+
+
+@pytest.mark.parametrize(("units", "is_found"), [(1.0, True), (NAN, False)], ids=["a column", "one number"])
+def test_single_number_is_no_output_that_is_the_same_everywhere(units: float, is_found: bool) -> None:
+    column = {"activation_mean": [4.81] * 4, "activation_std": [0.0] * 4, "activation_rms": [4.81] * 4}
+    samples = steps_of([column | {"units": [units, 8.0, 8.0, 1.0]}] * 30, scalars={"samples": 32.0})
+    assert bool(found_by(DegenerateOutputDetector(OPTIONS), samples)) == is_found

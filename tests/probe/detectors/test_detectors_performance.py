@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -278,6 +279,23 @@ def test_steps_that_scatter_by_half_take_no_longer(seed: int) -> None:
 def test_steps_that_grow_with_their_batch_take_no_longer() -> None:
     growth = 1.0 + np.arange(400) // 50
     assert slow(timed(jitter(400, 0.02) * growth, list(32.0 * growth))) == []
+
+
+def test_steps_that_grow_with_their_forwards_take_no_longer() -> None:
+    growth = 1.0 + np.arange(400) // 50
+    samples = timed(jitter(400, 0.02) * growth, [1.0] * 400)
+    assert slow(samples) != []
+    episodes = [replace(one, input_elements=int(4 * growth[one.step])) for one in samples]
+    assert slow(episodes) == []
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_time_that_is_the_probes_own_is_no_slowdown(every: int) -> None:
+    seconds = np.concatenate([jitter(400, 0.05), jitter(600, 0.2)])
+    samples = timed(seconds, every=every)
+    assert slow(samples)
+    own = [replace(one, own_s=0.15 * every if one.step > 400 else 0.0) for one in samples]
+    assert slow(own) == []
 
 
 class _Thorough(SlowdownDetector):

@@ -55,7 +55,7 @@ def judged() -> tuple[SampleJudge, list[Sequence[RawFrame]]]:
 @pytest.fixture(autouse=True)
 def samples_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made = SimpleNamespace(step=3, time=1.0)
-    monkeypatch.setattr("probe.loop.sample_judge.build_sample", lambda measured, processor_share: made)
+    monkeypatch.setattr("probe.loop.sample_judge.build_sample", lambda measured, **how: made)
 
 
 MEASURED: Any = SimpleNamespace(time=1.0)
