@@ -42,6 +42,7 @@ FLOORS: dict[str, dict[str, int]] = {
     },
     "dashboard": {
         "errors": 0,
+        "descriptors": 0,
         "ids": 0,
         "throttle": 0,
         "local_opener": 0,

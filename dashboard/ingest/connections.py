@@ -8,7 +8,6 @@ Used by the collector on its thread. A helper that is cut off connects again and
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import struct
 import sys
@@ -19,8 +18,12 @@ from typing import Final
 
 import zmq
 
+from ..descriptors import most_connections
+
 MAX_CONNECTIONS: Final = 1024
 """For one more the oldest is shut down that has not proved the secret; where there is none, itself."""
+_PART: Final = 0.25
+"""Of the files that may be open: pages come first."""
 STRANGER_BYTES: Final = 256 * 1024
 """Of a connection that has not proved the secret: a handshake takes less than a kilobyte."""
 STRANGER_S: Final = 20.0
@@ -147,9 +150,10 @@ class Connections:
                 continue
             now = time.monotonic()
             self._known[number] = _Connection(since=now, counted_at=now)
-            if len(self._known) > MAX_CONNECTIONS:
+            most = most_connections(MAX_CONNECTIONS, part=_PART)
+            if len(self._known) > most:
                 strangers = (one for one, found in self._known.items() if not found.is_proved)
-                self._end(next(strangers, number), f"more than {MAX_CONNECTIONS:,} connections at a time")
+                self._end(next(strangers, number), f"more than {most:,} connections at a time")
 
     def _beyond(self, number: int, found: _Connection, now: float) -> str:
         """Return which limit a connection has passed; "" while it has passed none."""
@@ -189,13 +193,16 @@ class Connections:
         The number may stand for something else by now: only what has our port is touched.
         """
         try:
-            connection = socket.socket(fileno=os.dup(number))
+            # Not a copy of the descriptor: where there are too many connections there is none to be had.
+            connection = socket.socket(fileno=number)
         except OSError:
             yield None
             return
-        with connection:
+        try:
             try:
                 is_ours = bool(self._port) and connection.getsockname()[1] == self._port
             except (OSError, IndexError, TypeError):
                 is_ours = False
             yield connection if is_ours else None
+        finally:
+            connection.detach()

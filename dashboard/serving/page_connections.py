@@ -12,9 +12,13 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from ..descriptors import most_connections
+
 MAX_CONNECTIONS: Final = 512
 """A browser opens six and a WebSocket. For one more, that is closed which has waited longest for the
 head of a request; where none waits, itself."""
+_PART: Final = 0.5
+"""Of the files that may be open."""
 HEAD_S: Final = 10.0
 """From the first byte of a request, or the connection, to the end of its head."""
 MAX_HEAD_BYTES: Final = 64 * 1024
@@ -36,7 +40,8 @@ class PageConnection(_Protocol):  # type: ignore[misc]
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Take a connection, or close it where there are too many."""
         self.since = self.loop.time()
-        if len(self.connections) >= MAX_CONNECTIONS and not self._make_room():
+        most = most_connections(MAX_CONNECTIONS, part=_PART)
+        if len(self.connections) >= most and not self._make_room():
             transport.abort()
             return
         super().connection_made(transport)

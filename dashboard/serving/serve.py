@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from probe.settings.places import DEFAULT_INGEST, DEFAULT_PAGE_PORT
 
+from ..descriptors import raise_limit
 from . import listening
 from .allocator import give_memory_back
 from .reach import Reach
@@ -70,6 +71,7 @@ def serve(
             cannot be opened.
     """
     give_memory_back()
+    raise_limit()
     finished = stop if stop is not None else threading.Event()
     server = Server(
         host=host,
