@@ -32,7 +32,7 @@ from ..delivery.recorder.hyperparameters import hyperparameters_of
 from ..delivery.recorder.late_parts import LateParts
 from ..delivery.recorder.recorder import Recorder
 from ..delivery.recorder.run_facts import describe_run, notebook_cell
-from ..delivery.recorder.run_id import derive_run_id, group_of
+from ..delivery.recorder.run_id import group_of, run_id_of_thread
 from ..delivery.recorder.start_facts_watch import StartFactsWatch
 from ..detectors.sampled_bank import SampledDetectorBank
 from ..detectors.training_values import TrainingValues
@@ -126,7 +126,7 @@ def build_session(
         JournalError: the spool cannot be written.
     """
     layout = describe_model(model, name=config.model_name or "")
-    run = config.run or derive_run_id(os.environ)
+    run = run_id_of_thread(config.run, os.environ)
     name = layout.record.model
     group = group_of(run, notebook_cell())
     start = describe_run(

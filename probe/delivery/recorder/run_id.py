@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import threading
 import time
+import weakref
 from collections.abc import Mapping
 from typing import Final
 
 _VALID: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}")
 _groups: Final[dict[tuple[int, str | None], str]] = {}
 """By process, of which a forked child is another one, and by the notebook's cell."""
+_holders: Final[dict[tuple[int, str], weakref.ref[threading.Thread]]] = {}
+"""By process and run id that several sessions may derive, the thread that has it."""
 _JOB_IDS: Final = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 
 
@@ -35,6 +39,34 @@ def derive_run_id(environment: Mapping[str, str] = os.environ) -> str:
         digest = hashlib.sha256("\x1f".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
         return f"job-{digest[:16]}"
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}"
+
+
+def run_id_of_thread(asked: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the run id for a session of this thread: what is asked for, or derived and no other thread's.
+
+    Trainings that run at the same time in threads of a process would otherwise be starts of one run, of which
+    the newest hides the others. The thread that ends gives its id back.
+
+    Args:
+        asked: the option `run`, if any; it may come from the environment.
+        environment: as `derive_run_id` takes it.
+
+    Raises:
+        ValueError: as `derive_run_id`.
+    """
+    base = chosen = asked or derive_run_id(environment)
+    is_shared = base == environment.get("NANSCOPE_RUN") or (not asked and base.startswith("job-"))
+    if not is_shared:
+        return base
+    here, number = weakref.ref(threading.current_thread()), 1
+    while (holder := _holders.setdefault((os.getpid(), chosen), here)()) is not here():
+        if holder is None or not holder.is_alive():
+            _holders[os.getpid(), chosen] = here
+            break
+        number += 1
+        tail = f"-{number}"
+        chosen = base[: 64 - len(tail)] + tail
+    return chosen
 
 
 def group_of(run: str, cell: str | None = None) -> str:

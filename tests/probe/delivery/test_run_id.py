@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from probe.delivery.recorder.run_id import derive_run_id
+from probe.delivery.recorder.run_id import derive_run_id, run_id_of_thread
 
 ROOT = Path(__file__).resolve().parents[3]
 TORCHRUN = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"}
@@ -48,3 +50,34 @@ def test_derive_run_id_without_a_launcher_differs_and_leaves_random_alone() -> N
     before = random.getstate()
     assert derive_run_id({}) != derive_run_id({})
     assert random.getstate() == before
+
+
+@pytest.mark.parametrize("environment", [{"NANSCOPE_RUN": "r" * 64}, TORCHRUN], ids=["chosen", "launcher"])
+def test_threads_that_train_at_the_same_time_have_a_run_each(environment: dict[str, str]) -> None:
+    own = run_id_of_thread(None, environment)
+    together = threading.Barrier(3)
+
+    def take(_: int) -> list[str]:
+        together.wait(timeout=30)
+        found = [run_id_of_thread(None, environment) for _ in range(2)]
+        together.wait(timeout=30)
+        return found
+
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(take, range(3)))
+    assert all(first == second for first, second in found)
+    assert len({own, *(first for first, _ in found)}) == 4
+    assert own == derive_run_id(environment) == run_id_of_thread(None, environment)
+    assert all(len(first) <= 64 for first, _ in found)
+
+
+def test_thread_after_another_takes_its_run_again() -> None:
+    found: list[str] = []
+    environment = {"NANSCOPE_RUN": "again"}
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: found.append(run_id_of_thread("again", environment)))
+        thread.start()
+        thread.join()
+    assert found == ["again", "again"]
+    assert run_id_of_thread(None, {}) != run_id_of_thread(None, {})
+    assert run_id_of_thread("own", environment) == "own"
