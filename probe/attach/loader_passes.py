@@ -1,6 +1,7 @@
 """Tells where a pass over a DataLoader begins, and where it has run out; times what batches are waited for.
 
-Knows nothing of training. Listened to by `epochs.py` and `evaluation.py`; the times go to `loader_waits.py`.
+Knows nothing of training. Listened to by `epochs.py`, `evaluation.py` and `loader_watch.py`; the times go to
+`loader_waits.py`.
 While anyone listens `DataLoader.__iter__` and the `__next__` of its iterators are replaced on their classes;
 the loaders and their iterators stay what they are.
 """
