@@ -130,15 +130,15 @@ class HighLossDetector:
         if loss > limit and (self._above or loss - self._newest[-1][1] > max(jump, self._step_before())):
             return self._stays(step, loss, limit)
         self._above.clear()
-        limit = self._growth_limit()
+        bound = self._growth_limit()
         self._learn(step, loss, gradient, size)
-        if limit is None or min(loss for _, loss in self._newest) <= limit:
+        if bound is None or min(loss for _, loss in self._newest) <= bound:
             return None
         self._message = (
             f"Loss {loss:.4g} at step {step} grows faster and faster: in the first half of the {self._count} "
             f"steps so far it was at most {self._half:.4g}"
         )
-        return self._find(step, loss, limit)
+        return self._find(step, loss, bound)
 
     def _stays(self, step: int, loss: float, limit: float) -> Finding | None:
         """The loss has jumped; it is found once it has stayed there, unless it was found as a spike."""
