@@ -26,7 +26,7 @@ class StreamPosition:
     next_seq: int
     stored: int
     gaps: int
-    """Sequence numbers that the journal had evicted before they could be shipped."""
+    """Sequence numbers that the journal no longer had when they were to be shipped."""
     dropped: int
     """Records that arrived but do not decode or break a limit: counted, shown, never fatal."""
 

@@ -25,7 +25,7 @@ class StreamAccount:
     """In the journal; None where that is not on this machine."""
     stored: int
     gaps: int
-    """Evicted by the journal before they could be sent."""
+    """The journal no longer had them when they were to be sent."""
     dropped: int
     """They arrived, and do not decode or break a limit."""
 

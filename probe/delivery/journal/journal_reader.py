@@ -35,6 +35,9 @@ from .segment_files import (
 
 _MOST_REPLACED: Final = 8
 """So many files that change while they are read are looked at again; then the next `poll` goes on."""
+NOT_THERE: Final = "not in the folder"
+"""Of records before a segment. Whether the cap has evicted them, `Gap` records say; a folder that was removed
+in mid-run, or whose disk was unmounted, lacks them too."""
 _run_ends: Final = msgspec.msgpack.Decoder(RunEnd)
 
 
@@ -164,7 +167,7 @@ class StreamFollower:
                 first = next(filter(self._is_own, self._segments), None)
                 if first is None and self._told < len(self._passed_over):
                     continue
-                return None if first is None else self._skip_to(first.first_seq, "evicted")
+                return None if first is None else self._skip_to(first.first_seq, NOT_THERE)
             try:
                 found = self._cursor.read(max_bytes, self.next_seq)
             except FileNotFoundError:
@@ -188,7 +191,7 @@ class StreamFollower:
             damage = self._cursor.damage
             self._cursor = Cursor(following)
             if following.first_seq > self.next_seq:
-                return self._skip_to(following.first_seq, damage or "evicted or cut short")
+                return self._skip_to(following.first_seq, damage or f"{NOT_THERE}, or cut short")
         return None
 
     def is_at_end(self) -> bool:

@@ -192,8 +192,9 @@ class GapWatch:
         while self._recorder.removals:
             count = self._recorder.removals.pop(0)
             text = (
-                f"The run's folder was removed while the training ran, with {count:,} records. What no "
-                "dashboard had stored of them is lost; recording goes on in a new folder"
+                "The run's folder was removed, or its disk unmounted, while the training ran. It held "
+                f"{count:,} records, which are lost unless a dashboard has stored them; recording continues "
+                "in a new folder"
             )
             events.append(self._event(f"removed {count}", "warning", text, count))
         return events

@@ -61,7 +61,7 @@ def test_ingest_hole_is_a_gap_and_a_sentence(tmp_path: Path) -> None:
     position = store.position(key())
     assert position.stored + position.gaps == position.next_seq == 100
     assert report.missing == position.gaps > 0
-    assert "evicted or cut short" in report.problems[0]
+    assert "not in the folder, or cut short" in report.problems[0]
 
 
 def test_ingest_leaves_a_run_alone_that_a_helper_ships(tmp_path: Path) -> None:

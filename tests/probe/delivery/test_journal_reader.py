@@ -86,10 +86,13 @@ def test_read_stream_missing_segment_is_a_hole(tmp_path: Path) -> None:
     assert read(folder) == ([0, 1, 2, 6, 7, 8], [(3, 6)])
 
 
-def test_read_stream_evicted_beginning_is_a_hole(tmp_path: Path) -> None:
+def test_read_stream_missing_beginning_is_a_hole_whose_reason_claims_no_eviction(tmp_path: Path) -> None:
     folder = write_segments(tmp_path)
     (folder / FIRST).unlink()
     assert read(folder, 1) == ([3, 4, 5, 6, 7, 8], [(1, 3)])
+    skipped: list[Skipped] = []
+    list(read_stream(folder, "metrics", on_skip=skipped.append))
+    assert [one.reason.partition(": ")[2] for one in skipped] == ["not in the folder"]
 
 
 def test_read_stream_reason_names_file_and_place(tmp_path: Path) -> None:

@@ -54,7 +54,9 @@ def test_removed_files_are_told_and_counted(recorder: Recorder, tmp_path: Path, 
     assert isinstance(written[-1], RunEnd)
     (event,) = [one for one in written if isinstance(one, Event)]
     assert (event.kind, event.severity) == ("data_gap", "warning")
-    assert event.evidence.value in (22.0, 23.0) and "was removed while the training ran" in event.message
+    assert (
+        event.evidence.value in (22.0, 23.0) and "was removed, or its disk unmounted, while" in event.message
+    )
     steps = [one.step for one in records(recorder.folder, "metrics") if isinstance(one, Frame)]
     assert steps == list(range(20, 30))
     assert read_run_json(recorder.folder.parent) == START
