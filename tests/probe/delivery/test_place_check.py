@@ -205,12 +205,12 @@ def test_environment_shows_no_secret(tmp_path: Path) -> None:
         ("NANSCOPE_RUN", "a/b", "missing", "run='a/b' cannot name a run"),
         ("NANSCOPE_OFF", "false", "limited", "inert handle"),
         ("NANSCOPE_KERNEL", "no", "limited", "has no effect"),
-        ("NANSCOPE_LINGER_S", "soon", "limited", "no number of seconds"),
+        ("NANSCOPE_LINGER_S", "soon", "limited", "not a number of seconds"),
         ("NANSCOPE_SECRET", "xyz", "limited", "not hexadecimal"),
         ("NANSCOPE_CONNECT", "", "limited", "ships nothing"),
         ("NANSCOPE_KEYS", "/absent/keys", "limited", "/absent/keys cannot be read"),
-        ("NANSCOPE_CONNECT", "localhost:8051", "limited", "is no address"),
-        ("NANSCOPE_CONNECT", "tcp://127.0.0.1", "limited", "is no address"),
+        ("NANSCOPE_CONNECT", "localhost:8051", "limited", "is not an address"),
+        ("NANSCOPE_CONNECT", "tcp://127.0.0.1", "limited", "is not an address"),
         ("NANSCOPE_CONNECT", "tcp://127.0.0.1:8051", "limited", "without a secret"),
         ("NANSCOPE_LEVLE", "basic", "limited", "did you mean NANSCOPE_LEVEL?"),
     ],
@@ -254,7 +254,7 @@ def leave_note(folder: Path, listeners: list[socket.socket], *, pid: int | None 
 def test_serve_that_does_not_run_is_ok_and_told(tmp_path: Path) -> None:
     finding = check_serve({"XDG_STATE_HOME": str(tmp_path)})
     assert finding.state == "ok"
-    assert "none runs" in finding.found
+    assert "no dashboard of yours is running" in finding.found
 
 
 def test_serve_that_answers_is_ok_with_its_addresses(tmp_path: Path, listeners: list[socket.socket]) -> None:
