@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal
@@ -27,10 +28,8 @@ from .actions.event_calls import EventCalls
 from .actions.notebook.notebook_calls import NotebookCalls
 from .actions.optimisation.optimisation_calls import OptimizationCalls
 from .actions.profiling.profile_calls import ProfileCalls
-from .actions.profiling.profile_desk import ProfileDesk
 from .actions.progress_board import ProgressBoard
 from .actions.progress_calls import recording
-from .actions.rules.rule_book import RuleBook
 from .actions.rules.rule_calls import RuleCalls
 from .attach.layout import unwrap
 from .attach.process_hooks import ProcessHooks
@@ -39,19 +38,20 @@ from .delivery.recorder.recorder import Recorder
 from .delivery.recorder.run_facts import rank_and_world_size
 from .delivery.run_words import Ending, start_line
 from .delivery.stderr import say
-from .detectors.base import Finding
 from .detectors.training_values import TrainingValues
 from .guard import Guard, finish_beside_interruptions, finish_beside_signals
 from .incidents.incidents import IncidentReporter
 from .incidents.seen_errors import SeenErrors
 from .loop.control import Command, SetFeatures, SetLevel, commands_for
-from .loop.session_builder import SessionParts, build_if_possible
+from .loop.member_series import Made, MemberSeries, series_of_process
+from .loop.session_builder import build_if_possible
+from .loop.session_facts import SessionFacts
+from .loop.session_parts import SessionParts
 from .loop.step_tracker import StepTracker
 from .settings.config import Level, Mode, ProbeConfig, is_off_by_environment
 from .settings.second_watch import refusals
 from .step.log_values import deferred_values
 from .step.open_step import LogValue
-from .threads.stacks import capture_stack
 from .threads.unnoticed import is_replaying
 
 _logger = logging.getLogger(__name__)
@@ -79,6 +79,7 @@ def running_sessions() -> list[Probe]:
 
 
 class Probe(
+    SessionFacts,
     AnalysisCalls,
     MemoryCalls,
     OptimizationCalls,
@@ -123,6 +124,10 @@ class Probe(
         self._closed_level: Level = "basic"
         self._tell_refusal: Callable[[str], None] | None = None
         self._end_report: str | Path | None = None
+        self._series: MemberSeries | None = None
+        """Of the run, where further models may join it."""
+        self._release: Callable[[], None] | None = None
+        """Takes from the recorder what looks for this session alone."""
         self._reported_model: weakref.ref[nn.Module] | None = None
         """What the report at the end is of besides the journal."""
 
@@ -135,9 +140,25 @@ class Probe(
         return probe
 
     @classmethod
-    def attached(cls, model: nn.Module, optimizer: Optimizer | None, config: ProbeConfig) -> Probe:
-        """A session that records the model's training from now on; inert where no journal can be written."""
+    def attached(
+        cls,
+        model: nn.Module,
+        optimizer: Optimizer | None,
+        config: ProbeConfig,
+        made: Made | None = None,
+    ) -> Probe:
+        """A session that records the model's training from now on; inert where no journal can be written.
+
+        Args:
+            model: the model, in its wrapper, if any.
+            optimizer: that `watch` was given.
+            config: the options.
+            made: what tells whether it is a further member of a run; None for a run of its own.
+        """
         guard = Guard()
+        series = None if made is None else series_of_process.find(model, made)
+        if series is not None:
+            return cls._member(series, model, optimizer, config)
         with lasting():
             parts = build_if_possible(model, optimizer, config, guard)
         if parts is None:
@@ -151,6 +172,28 @@ class Probe(
                 called = kind if parts.model == kind else f"{parts.model} ({kind})"
                 say(start_line(parts.recorder.folder.parent, called))
             _ending.let_speak(parts.recorder, may=True)
+        if made is not None:
+            probe._series = series_of_process.begin(made, parts.recorder, parts.start, probe, model)
+        _process.watch_over()
+        return probe
+
+    @classmethod
+    def _member(
+        cls, series: MemberSeries, model: nn.Module, optimizer: Optimizer | None, config: ProbeConfig
+    ) -> Probe:
+        """The session of a further model of a run; those before it end, where they cannot go on."""
+        root, guard = unwrap(model), Guard()
+        for former in series.give_way():
+            if isinstance(former, Probe):
+                former._end_member()
+        with lasting():
+            parts = build_if_possible(model, optimizer, config, guard, series.place_for(root))
+        if parts is None:
+            return cls()
+        probe = cls.of_parts(parts, root, mode=config.mode, guard=guard)
+        probe._config, probe._first_step, probe._series = config, parts.first_step, series
+        series.enter(probe)
+        series.tell_of_cap(parts.incidents)
         _process.watch_over()
         return probe
 
@@ -163,6 +206,7 @@ class Probe(
         probe._model_name, probe._run_name = parts.model, parts.name
         probe._shown_folder = parts.recorder.folder.parent
         probe._snapshots = parts.snapshots
+        probe._release = partial(parts.recorder.release, parts.watches, parts.taker)
         probe.training_values = parts.training_values
         probe._errors = SeenErrors(parts.run)
         probe._progress = parts.progress
@@ -215,79 +259,6 @@ class Probe(
     def _log_deferred(self, values: Mapping[str, LogValue]) -> None:
         if (tracker := self._tracker) is not None:
             self._guard.run("log", tracker.log, dict(values))
-
-    def _steps(self) -> tuple[int, int] | None:
-        tracker = self._tracker
-        if tracker is None:
-            return None
-        last = tracker.last_step
-        return self._first_step if last is None else last, tracker.next_step
-
-    def _rule_book(self) -> RuleBook | None:
-        tracker = self._tracker
-        return None if tracker is None else tracker.rules
-
-    def _profile_desk(self) -> ProfileDesk | None:
-        tracker = self._tracker
-        return None if tracker is None else tracker.profiles
-
-    # -- `Session`, for those who act on a run from outside; the user has the model and the optimizer
-
-    @property
-    def watched_model(self) -> nn.Module | None:
-        """The naming root; None when it is gone or the session is closed."""
-        reference = self._model_reference
-        return None if reference is None else reference()
-
-    def _watched_model(self) -> nn.Module | None:
-        return self.watched_model
-
-    @property
-    def optimizers(self) -> list[Optimizer]:
-        """Those that were seen to update the watched model."""
-        tracker = self._tracker
-        return [] if tracker is None else tracker.optimizers
-
-    @property
-    def is_of_this_thread(self) -> bool:
-        """Whether the model is trained on the thread that asks; also while it was never called."""
-        tracker = self._tracker
-        return tracker is not None and tracker.is_of_this_thread
-
-    @property
-    def steps_made(self) -> int:
-        """Steps that were finished so far; those before a resumed start are none of them."""
-        last_step = self._last_step if self._tracker is None else self._tracker.last_step
-        return 0 if last_step is None else last_step + 1 - self._first_step
-
-    @property
-    def steps_counted(self) -> int:
-        """Steps that the numbers of this session's count: those made, and those before its `first_step`."""
-        return self._first_step + self.steps_made
-
-    def is_updated_by(self, optimizer: Optimizer) -> bool:
-        """Whether an optimizer updates the watched model."""
-        tracker = self._tracker
-        return tracker is not None and tracker.owns(optimizer)
-
-    def record_finding(self, finding: Finding) -> None:
-        """Write an event of what a call found or did, at the step that is under way."""
-        tracker, incidents = self._tracker, self._incidents
-        if incidents is not None and tracker is not None:
-            step, stack = tracker.next_step, capture_stack()
-            self._guard.run("finding", incidents.report, finding, step, time.time(), stack=stack)
-
-    def record_document(self, body: Any, *, kind: str, key: str) -> None:
-        """Write something that was measured as a whole; see `wire.documents.make_document`."""
-        if (recorder := self._recorder) is not None:
-            self._guard.run("document", self._write_document, recorder, body, kind, key)
-
-    def _write_document(self, recorder: Recorder, body: Any, kind: str, key: str) -> None:
-        from .wire.documents import make_document
-
-        tracker = self._tracker
-        step = None if tracker is None else tracker.last_step
-        recorder.document(make_document(body, kind=kind, key=key, step=step, time=time.time()))
 
     # -- for the user
 
@@ -444,7 +415,18 @@ class Probe(
         writing must wait, for the lock that it takes may be held by this very thread."""
         self._stop_watching()
         if self._recorder is not None:
-            self._recorder.close_soon(lambda: self._finish(may_wait=False))
+            is_final = self._series is None
+            self._recorder.close_soon(lambda: self._finish(may_wait=False, is_final=is_final))
+
+    def _end_member(self) -> None:
+        """Stop recording, for the run goes on with its next model."""
+        model = self.watched_model
+        self._stop_watching()
+        self._finish(is_final=False)
+        if self in _unfinished:
+            _unfinished.remove(self)
+        if self._series is not None and model is not None:
+            self._series.note_end(self, model)
 
     def _stop_watching(self) -> None:
         """Remove every hook."""
@@ -467,7 +449,7 @@ class Probe(
         if not _sessions:
             _process.release()
 
-    def _finish(self, *, may_wait: bool = True) -> None:
+    def _finish(self, *, may_wait: bool = True, is_final: bool = True) -> None:
         """Write what is pending and the end, once; who comes second waits for the first.
 
         Else the script could end while the recorder's thread, which ends with it, is still writing. What a
@@ -475,28 +457,38 @@ class Probe(
 
         Args:
             may_wait: not on the recorder's thread, whose last act this is.
+            is_final: whether the run ends, unless others record it; else a further model may join it.
         """
         recorder = self._recorder
         if recorder is None or self not in _unfinished:
             return
         if may_wait and recorder.is_own_thread:
             # The garbage collector came here, whatever the thread does.
-            recorder.close_soon(lambda: self._finish(may_wait=False))
+            recorder.close_soon(lambda: self._finish(may_wait=False, is_final=is_final))
             return
         if not self._finishing.acquire(timeout=_FINISH_S if may_wait else 0):
             return
         try:
-            self._finish_once(recorder)
+            self._finish_once(recorder, is_final=is_final)
         finally:
             self._finishing.release()
 
-    def _finish_once(self, recorder: Recorder) -> None:
+    def _finish_once(self, recorder: Recorder, *, is_final: bool) -> None:
         # A signal's handler may come back to here in between.
         if self._is_finishing or self not in _unfinished:
             return
         self._is_finishing = True
         try:
             self._close_tracker()
+            others = [one for one in (*_sessions.values(), *_unfinished) if one is not self]
+            is_shared = any(other._recorder is recorder for other in others)
+            if is_shared or not is_final:
+                release, self._release = self._release, None
+                if release is not None:
+                    release()
+                if is_shared:
+                    _unfinished.remove(self)
+                return
             is_written = recorder.close(outcome=self._outcome(), last_step=self._last_step)
             while is_written and self in _unfinished:
                 _unfinished.remove(self)
@@ -589,6 +581,7 @@ def _abandon_all() -> None:
         registry.leave(session)
     _sessions.clear()
     _unfinished.clear()
+    series_of_process.forget()
     _ending.forget()
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
+from .loop.member_series import Made
 from .session import Probe, running_session
 from .settings.config import Level, Mode, ProbeConfig, is_switched_off
 
@@ -51,7 +52,27 @@ def watch(
         ValueError: an option out of range, no module, a model without trainable parameters, or, where the
             model is watched already, another value of an option that cannot change in mid-run.
     """
-    given = {"level": level, "name": name, "mode": mode, **options}
+    return watch_made(model, None, optimizer, level=level, name=name, mode=mode, **options)
+
+
+def watch_made(
+    model: nn.Module, made: Made | None, optimizer: Optimizer | None = None, **given: Any
+) -> Probe:
+    """As `watch`, for a model that may be a further member of a run.
+
+    Args:
+        model: as in `watch`, and so are `optimizer` and the options.
+        made: where and when what trains it was made; None for a run of its own.
+        optimizer: the one whose `step` ends a training step.
+        **given: the options; None is "not given".
+
+    Returns:
+        The session.
+
+    Raises:
+        ValueError: as in `watch`.
+    """
+    level = given.get("level")
     config = ProbeConfig.resolve(given)
     running = running_session(model) if isinstance(model, nn.Module) else None
     # "off" as an argument can be switched on later; from the environment it is for who wants nothing of us.
@@ -71,7 +92,7 @@ def watch(
             TESTED_TORCH[-1],
             torch.__version__,
         )
-    return Probe.attached(model, optimizer, config)
+    return Probe.attached(model, optimizer, config, made)
 
 
 def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:

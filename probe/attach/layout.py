@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec import UNSET
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ..compat import torch_ranks
 from ..compat.torch_modules import WRAPPERS, compiled_original, own_modules
-from ..wire import LayerInfo, Layout, ParameterInfo
+from ..wire import LayerInfo, Layout, Member, ParameterInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,12 @@ class ModelLayout:
 
 
 def describe_model(
-    model: nn.Module, *, number: int = 0, name: str = "", also: frozenset[int] = frozenset()
+    model: nn.Module,
+    *,
+    number: int = 0,
+    name: str = "",
+    also: frozenset[int] = frozenset(),
+    member: Member = UNSET,
 ) -> ModelLayout:
     """Describe the trainable parameters of `model` (unwrapped first, see `unwrap`).
 
@@ -85,6 +91,7 @@ def describe_model(
         parameters=infos,
         layers=[LayerInfo(name=layer, type=types.get(layer, "")) for layer in layers],
         sharded_over=list(torch_ranks.ranks_that_share(parameters)),
+        member=member,
     )
     return ModelLayout(
         parameters=tuple(parameters),

@@ -289,7 +289,8 @@ class WatchedModel:
         new = [p for p in root.parameters() if p.requires_grad and id(p) not in known]
         if new:
             old = self.layout.record
-            self.layout = describe_model(root, number=old.layout + 1, name=old.model, also=known)
+            number = old.layout + 1
+            self.layout = describe_model(root, number=number, name=old.model, also=known, member=old.member)
             self.parameters = dict(zip(self.layout.names, self.layout.parameters, strict=True))
             self._updated_ids.extend(map(id, new))
             self._modules = ()

@@ -37,6 +37,7 @@ from ..step.open_step import Clipping, LogValue
 from ..step.step_meters import StepMeters
 from ..threads.call_sites import rejoined
 from ..threads.stacks import RawFrame, raw_stack
+from ..wire import MEMBERS_IN_FULL, member_number
 from .armed_loop import ArmedLoop, FollowedSteps, Plan
 from .failed_forward import FailedForward
 from .followed_modules import FollowedModules
@@ -146,10 +147,14 @@ class FollowedTraining:
         read = tuple(self._measures.loss_scale())
         self._is_timed = is_distributed
         further = (*read, *(("own_backward_s", "before_backward_s") if is_distributed else ()))
+        layout = self._model.layout.record
+        member = member_number(layout.member)
         described = Template(
-            layout=self._model.layout.record.layout,
+            layout=layout.layout,
             stage=shape.stage,
             scalars=[*OWN_SCALARS, *shape.rates, *further],
+            has_columns=member < MEMBERS_IN_FULL,
+            member=member,
         )
         template = ring.write_template(described)
         if template is None:

@@ -5,13 +5,13 @@ Called by `session.py` on the thread that watches a model.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-import os
 import sys
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
@@ -26,23 +26,17 @@ from ..attach.hooks import Attachment
 from ..attach.layout import ModelLayout, describe_model, unwrap
 from ..attach.observation.gradient_meters import GradientMeters
 from ..attach.watched_model import WatchedModel
-from ..delivery.recorder.gap_watch import GapWatch
-from ..delivery.recorder.hang_watch import HangWatch
-from ..delivery.recorder.hyperparameters import hyperparameters_of
 from ..delivery.recorder.late_parts import LateParts
 from ..delivery.recorder.recorder import Recorder
-from ..delivery.recorder.run_facts import describe_run, notebook_cell
-from ..delivery.recorder.run_id import group_of, run_id_of_thread
 from ..delivery.recorder.start_facts_watch import StartFactsWatch
 from ..detectors.sampled_bank import SampledDetectorBank
-from ..detectors.training_values import TrainingValues
 from ..errors import JournalError
 from ..guard import Guard, outcome_of
 from ..incidents.incidents import IncidentReporter
 from ..measure.update_meter import UpdateMeter
 from ..memory.leak_watch import LOOKS, LeakWatch
 from ..memory.run_snapshots import RunSnapshots
-from ..settings.config import ProbeConfig, options_given
+from ..settings.config import ProbeConfig
 from ..step.step_meters import StepMeters
 from ..threads.pieces import give_way
 from ..threads.watchdog import LoopMark
@@ -60,9 +54,11 @@ from .hook_watch import HookWatch
 from .loader_watch import LoaderWatch
 from .logged_values import LoggedValues
 from .measure_schedule import MeasureSchedule
+from .member_series import Place
 from .news_watch import Lookout, NewsWatch
-from .progress_watch import ProgressWatch
+from .run_beginning import begin_run, look_for, member_start
 from .sample_judge import SampleJudge
+from .session_parts import SessionParts
 from .step_judge import StepJudge
 from .step_measures import StepMeasures
 from .step_pipeline import StepPipeline
@@ -80,30 +76,15 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-class SessionParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session is made of, whole from the beginning."""
-
-    run: str
-    model: str
-    """What events and layouts call it."""
-    name: str
-    """What the page calls the run."""
-    recorder: Recorder
-    incidents: IncidentReporter
-    tracker: StepTracker
-    snapshots: RunSnapshots
-    training_values: TrainingValues
-    progress: ProgressBoard
-    """Takes what the script tells of its progress."""
-    control: ControlWatch | None = None
-    """Follows what is asked from outside."""
-
-
 def build_if_possible(
-    model: nn.Module, optimizer: Optimizer | None, config: ProbeConfig, guard: Guard
+    model: nn.Module,
+    optimizer: Optimizer | None,
+    config: ProbeConfig,
+    guard: Guard,
+    place: Place | None = None,
 ) -> SessionParts | None:
     """As `build_session`, but what else fails, as the model's own code may, is logged: then return None."""
-    parts, error = outcome_of(build_session, model, optimizer, config, guard)
+    parts, error = outcome_of(build_session, model, optimizer, config, guard, place=place)
     if isinstance(error, ValueError):
         raise error
     if error is not None:
@@ -118,62 +99,48 @@ def build_session(
     optimizer: Optimizer | None,
     config: ProbeConfig,
     guard: Guard,
+    *,
+    place: Place | None = None,
 ) -> SessionParts:
     """Build a session's parts.
+
+    Args:
+        model: the model, in its wrapper, if any.
+        optimizer: that was given to `watch`.
+        config: the options.
+        guard: of the session.
+        place: where a further member of a run is recorded; None begins a run.
 
     Raises:
         ValueError: the model has no trainable parameters.
         JournalError: the spool cannot be written.
     """
-    layout = describe_model(model, name=config.model_name or "")
-    run = run_id_of_thread(config.run, os.environ)
-    name = layout.record.model
-    group = group_of(run, notebook_cell())
-    start = describe_run(
-        run=run,
-        name=config.name,
-        level=config.level,
-        group=group,
-        model=name,
-        options=options_given(config),
-        config=hyperparameters_of(config.config, model, sys._getframe(1)),
-        run_folder=config.spool.resolve() / run,
-    )
-    recorder = Recorder(config.spool, start, connect=config.connect, cap_bytes=config.journal_cap_bytes)
+    if place is None:
+        layout = describe_model(model, name=config.model_name or "")
+        start, recorder = begin_run(model, layout, config, sys._getframe(1))
+    else:
+        start, recorder = member_start(place.start, model, config, sys._getframe(1)), place.recorder
+        layout = describe_model(model, number=place.layout, name=start.model, member=start.member)
+        config = dataclasses.replace(config, first_step=place.first_step)
+    before, name = tuple(recorder.watches), layout.record.model
     with ExitStack() as unfinished:
         # A part that cannot be built must not leave the recorder's thread behind.
-        unfinished.callback(recorder.close, outcome="finished", last_step=None)
+        if place is None:
+            unfinished.callback(recorder.close, outcome="finished", last_step=None)
+        else:
+            recorder.event(start)
         recorder.event(layout.record)
         incidents = IncidentReporter(start, name, config=config, recorder=recorder, guard=guard)
         parts = _tracker_parts(
             model, layout, optimizer, config=config, recorder=recorder, incidents=incidents, guard=guard
         )
-        tracker = StepTracker(parts, guard)
-        progress = ProgressBoard()
+        tracker, progress = StepTracker(parts, guard), ProgressBoard()
         control = ControlWatch(recorder, tracker, incidents, parts.snapshots)
-        names = parts.logged.names
-        gaps = GapWatch(start, name, recorder=recorder, names=names, last_step=lambda: tracker.last_step)
-        recorder.last_words = gaps.last_words
-        recorder.look_with(
-            HangWatch(
-                start,
-                name,
-                config=config,
-                recorder=recorder,
-                mark=parts.mark,
-                last_step=lambda: tracker.last_step,
-            ),
-            gaps,
-            control,
-            StartFactsWatch.of(recorder.folder.parent, start),
-            ProgressWatch(
-                progress,
-                last_step=lambda: tracker.last_step,
-                epochs=lambda: tracker.epochs.count,
-                place=tracker.epochs.place,
-                first_step=config.first_step,
-            ),
-        )
+        look_for(tracker, parts, control, progress, recorder=recorder, start=start, model=name, config=config)
+        # Not what looks for the whole run.
+        watches = tuple(watch for watch in recorder.watches if watch not in before)
+        if place is None:
+            recorder.look_with(StartFactsWatch.of(recorder.folder.parent, start))
         add_installed_rules(parts.rules.add_rule, guard)
         tracker.start()
         unfinished.pop_all()
@@ -188,6 +155,10 @@ def build_session(
         training_values=parts.training_values,
         progress=progress,
         control=control,
+        start=start,
+        first_step=config.first_step,
+        watches=watches,
+        taker=parts.taker,
     )
 
 
@@ -280,7 +251,8 @@ def _tracker_parts(
     records = FollowedRecords(judge.queue, samples, incidents=incidents, guard=guard)
     # First what C has written is queued, then what is queued is judged: in one wake.
     recorder.look_with(records, judge.queue)
-    recorder.call_before_taking(lambda: records.take(is_recorders_thread=True))
+    taker = partial(records.take, is_recorders_thread=True)
+    recorder.call_before_taking(taker)
     lookout = Lookout(judge, schedule, mark)
     modules = FollowedModules(model, measures, schedule, recorder=recorder, records=records, guard=guard)
     followed = FollowedTraining(
@@ -408,4 +380,5 @@ def _tracker_parts(
         snapshots=snapshots,
         training_values=bank.training_values,
         mark=mark,
+        taker=taker,
     )

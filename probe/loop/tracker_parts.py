@@ -5,6 +5,8 @@ Made by `session_builder.py`, read by `step_tracker.py`; the classes say what ea
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from ..actions.profiling.profile_desk import ProfileDesk
@@ -54,3 +56,5 @@ class TrackerParts(msgspec.Struct, frozen=True, kw_only=True):
     snapshots: RunSnapshots
     training_values: TrainingValues
     mark: LoopMark
+    taker: Callable[[], object]
+    """Takes what C has written before it leaves the ring."""

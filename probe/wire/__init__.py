@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from .encoding import decode_record, encode, encode_record, sealed
+    from .identities import MEMBERS_IN_FULL, event_id, member_number, member_run
     from .messages import (
         MAX_MESSAGE_BYTES,
         Ack,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
         HostSample,
         LayerInfo,
         Layout,
+        Member,
         ModuleColumn,
         ModuleInfo,
         NoticedAt,
@@ -76,7 +78,6 @@ if TYPE_CHECKING:
         TensorFacts,
         Text,
         WriterId,
-        event_id,
         is_in_derivative,
     )
 
@@ -111,6 +112,8 @@ __all__ = [
     "MAX_MESSAGE_BYTES",
     "MAX_RECORD_BYTES",
     "MAX_TENSORS",
+    "MEMBERS_IN_FULL",
+    "Member",
     "Message",
     "ModuleColumn",
     "ModuleInfo",
@@ -148,10 +151,12 @@ __all__ = [
     "event_id",
     "handshake_proof",
     "is_in_derivative",
+    "member_number",
+    "member_run",
     "sealed",
 ]
 
-_HOMES: Final = (".records", ".encoding", ".messages")
+_HOMES: Final = (".records", ".encoding", ".identities", ".messages")
 """In this order: a program that needs records alone loads nothing else, a training no messages."""
 
 

@@ -23,7 +23,8 @@ def jsonable(value: Any) -> Any:
             return "NaN"
         return value if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, msgspec.Struct):
-        return {name: jsonable(getattr(value, name)) for name in value.__struct_fields__}
+        fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
+        return {name: jsonable(item) for name, item in fields if item is not msgspec.UNSET}
     if isinstance(value, dict):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

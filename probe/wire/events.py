@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .records import Event, RunStart, event_id
+from .identities import event_id, member_number
+from .records import Event, RunStart
 
 
 def make_event(
@@ -39,6 +40,7 @@ def make_event(
         subject=subject,
         step=step,
         repetition=repetition,
+        member=member_number(start.member),
     )
     return Event(
         id=identity,
@@ -50,5 +52,6 @@ def make_event(
         subject=subject,
         step=step,
         time=time,
+        member=start.member,
         **{"last_step": step, **fields},
     )

@@ -43,7 +43,8 @@ def _fit(value: Any, kind: Any) -> Any:
 def _struct(value: Any, kind: kinds.StructType) -> Any:
     if not isinstance(value, kind.cls):
         raise WireError(f"a {type(value).__name__} in the place of a {kind.cls.__name__}")
-    return kind.cls(**{field.name: _field(getattr(value, field.name), field) for field in kind.fields})
+    given = ((field, getattr(value, field.name)) for field in kind.fields)
+    return kind.cls(**{field.name: _field(item, field) for field, item in given if item is not msgspec.UNSET})
 
 
 def _field(value: Any, field: kinds.Field) -> Any:
@@ -52,6 +53,8 @@ def _field(value: Any, field: kinds.Field) -> Any:
     except WireError:
         if field.required:
             raise
+        if field.default is field.default_factory:
+            return msgspec.UNSET  # neither is there: a field that may be absent
         return field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
 
 

@@ -6,7 +6,6 @@ imports torch: the dashboard reads these types too.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -44,6 +43,10 @@ SourceText = Annotated[str, msgspec.Meta(max_length=65536)]
 RunId = Annotated[str, msgspec.Meta(pattern=r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,64}\Z")]
 RequestId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 WriterId = Annotated[str, msgspec.Meta(pattern=r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}\Z")]
+
+
+Member: TypeAlias = Count | msgspec.UnsetType
+"""Which of the models that a run makes one after the other, from 0 on; absent of the first."""
 
 
 class WireStruct(msgspec.Struct, frozen=True):
@@ -91,6 +94,8 @@ class RunStart(WireStruct, tag="run_start", tag_field="t", frozen=True, kw_only=
     """Of the machine, and of the view of its processes, in which `pid` is this process; 0 where not known."""
     started_ticks: Count = 0
     """When the process began, in clock ticks since that boot."""
+    member: Member = msgspec.UNSET
+    """A later start of the incarnation is that of a further model, whose steps begin at 0."""
 
 
 class ParameterInfo(WireStruct, array_like=True, frozen=True, kw_only=True, gc=False):
@@ -132,6 +137,7 @@ class Layout(WireStruct, tag="layout", tag_field="t", frozen=True, kw_only=True)
     sharded_over: Annotated[list[Count], msgspec.Meta(max_length=1_000_000)] = []
     """Ranks whose parts make up these parameters (FSDP2, tensor parallel), ascending; empty where each rank
     has all of them."""
+    member: Member = msgspec.UNSET
 
 
 class Column(WireStruct, array_like=True, frozen=True, kw_only=True):
@@ -200,6 +206,8 @@ class Frame(WireStruct, tag="frame", tag_field="t", frozen=True, kw_only=True, o
     """One value per layer of the layout, of pooled steps, in place of columns of parameters."""
     compared: Annotated[list[Column], msgspec.Meta(max_length=2)] = []
     """Columns that are not stored: ranks of several hosts are compared by them."""
+    member: Count = 0
+    """As `Member`; absent of the first."""
 
 
 COLUMNS: Final[dict[str, str]] = {
@@ -429,6 +437,7 @@ class Event(WireStruct, tag="event", tag_field="t", frozen=True, kw_only=True):
     ended: bool = False
     data: EventData | None = None
     """What the script gave with an event of its own, or with an exception that it caught."""
+    member: Member = msgspec.UNSET
 
 
 class Gap(WireStruct, tag="gap", tag_field="t", frozen=True, kw_only=True):
@@ -501,31 +510,3 @@ class Document(WireStruct, tag="document", tag_field="t", frozen=True, kw_only=T
 
 
 Record: TypeAlias = RunStart | Layout | Frame | Event | Gap | RunEnd | HostSample | Document
-
-
-def event_id(
-    *,
-    run: str,
-    rank: int,
-    incarnation: int,
-    model: str,
-    kind: str,
-    subject: str,
-    step: int,
-    repetition: int = 0,
-) -> str:
-    """Deterministic id of an event (16 hex digits): the dashboard and the offline commands agree on it.
-
-    Args:
-        run: id of the run, and so on: what tells events apart.
-        rank: of the process.
-        incarnation: of it.
-        model: name of the naming root.
-        kind: of the event.
-        subject: of it.
-        step: number of the step.
-        repetition: how many events of that kind and subject the step had before, where several are meant.
-    """
-    parts = [run, str(rank), str(incarnation), model, kind, subject, str(step)]
-    identity = "\x1f".join(parts + [str(repetition)] * (repetition > 0))
-    return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -178,13 +178,13 @@ def test_model_collected_by_the_recorders_own_thread_ends_its_session(
     train(model, optimizer, 2)
     recorder = run._recorder
     assert recorder is not None
-    write_events = recorder._write_events
+    write_events = recorder._events.write
 
     def collect_amid_writing() -> None:
         gc.collect()
         write_events()
 
-    monkeypatch.setattr(recorder, "_write_events", collect_amid_writing)
+    monkeypatch.setattr(recorder._events, "write", collect_amid_writing)
     gc.disable()
     try:
         del model, optimizer

@@ -16,9 +16,11 @@ from probe.actions.progress_board import ProgressBoard
 from probe.actions.watched_session import Session
 from probe.detectors.base import Finding
 from probe.guard import Guard
-from probe.loop.session_builder import SessionParts, build_session
+from probe.loop.session_builder import build_session
+from probe.loop.session_parts import SessionParts
 from probe.session import Probe
 from probe.settings.config import ProbeConfig
+from probe.wire import RunStart
 
 
 class Rules:
@@ -79,6 +81,8 @@ class Recorder:
 
     def flush(self) -> None: ...
 
+    def release(self, watches: Any, taker: Any) -> None: ...
+
     def close(self, *, outcome: str, last_step: int | None) -> bool:
         self.ends.append((outcome, last_step))
         return True
@@ -93,6 +97,7 @@ def model() -> nn.Module:
 def parts() -> SessionParts:
     made: Any = {"recorder": Recorder(), "incidents": Incidents(), "tracker": Tracker(), "snapshots": None}
     made |= {"progress": ProgressBoard(), "training_values": None}
+    made["start"] = RunStart(run="a-run", rank=0, incarnation=1)
     return SessionParts(run="a-run", model="net", name="train.py", **made)
 
 

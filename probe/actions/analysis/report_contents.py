@@ -14,7 +14,17 @@ from typing import Any, Final
 from ...delivery.journal.journal_reader import Skipped, read_stream
 from ...delivery.journal.segment_files import list_segments
 from ...errors import WireError
-from ...wire import Document, Event, Frame, Layout, Record, RunStart, StreamName, decode_record
+from ...wire import (
+    Document,
+    Event,
+    Frame,
+    Layout,
+    Record,
+    RunStart,
+    StreamName,
+    decode_record,
+    member_number,
+)
 from ...wire.columns import unpack_column, unpack_missing
 from ...wire.event_json import jsonable
 from ...wire.run_summary import since_cleared
@@ -66,6 +76,7 @@ class Contents:
         self.start: RunStart | None = None
         self.layouts: dict[int, Layout] = {}
         self.events: dict[str, Event] = {}
+        self._member = 0
         self.documents: dict[tuple[str, str], Document] = {}
         self.series: dict[str, RunningSummary] = {}
         self.curves: dict[str, Curve] = {}
@@ -105,9 +116,12 @@ class Contents:
             self.layouts[record.layout] = record
         elif isinstance(record, RunStart):
             self.start = record
+            self._member = member_number(record.member)
 
     def end_events(self) -> None:
-        """All events are there; what follows are the frames."""
+        """All events are there; what follows are the frames. Of several models the newest one counts."""
+        known = self.events.items()
+        self.events = {key: one for key, one in known if member_number(one.member) == self._member}
         if self._only_since_cleared:
             self._from_step = since_cleared(self.events.values())[1]
 
@@ -120,6 +134,8 @@ class Contents:
         ]
 
     def _add_frame(self, frame: Frame) -> None:
+        if frame.member != self._member:
+            return
         self.last_step = frame.step if self.last_step is None else max(self.last_step, frame.step)
         if frame.step < self._from_step:
             return

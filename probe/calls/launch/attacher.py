@@ -25,6 +25,7 @@ from ...attach.root_calls import root_calls
 from ...compat import torch_engine, torch_nodes
 from ...delivery.recorder.run_id import has_begun
 from ...guard import outcome_of
+from ...loop.member_series import series_of_process
 from .closures import FirstClosures
 from .missed_losses import MissedLosses
 from .owners import find_holders, parameters_of, trained_part, variable_name
@@ -45,12 +46,17 @@ _logger = logging.getLogger(__name__)
 
 
 class _Made(weakref.ref[Optimizer]):
-    """An optimizer, the thread that makes it, and whether the holders of its parameters were looked for."""
+    """An optimizer, the thread that makes it, and whether the holders of its parameters were looked for.
 
-    __slots__ = ("is_searched", "thread")
+    Attributes:
+        made: where and when, to tell whether its model is a further member of a run.
+    """
+
+    __slots__ = ("is_searched", "made", "thread")
 
     def __init__(self, _: Optimizer) -> None:
         self.thread, self.is_searched = threading.get_ident(), False
+        self.made = series_of_process.made_now(sys._getframe())
 
 
 class Attacher:
@@ -227,6 +233,8 @@ class Attacher:
         def is_other(optimizer: Optimizer) -> bool:
             return held.isdisjoint(map(id, parameters_of(optimizer)))
 
+        own = (one.made for one in self._waiting if (item := one()) is not None and not is_other(item))
+        made = next(own, None)
         self._keep_waiting(
             lambda one: bool(parameters_of(one)) and (is_other(one) or self._has_more_to_attach(one))
         )
@@ -235,7 +243,7 @@ class Attacher:
             # What belongs to the modules of one step is called soon, or is not used.
             here = threading.get_ident()
             self._calls[here] = max(self._calls[here], _PATIENCE - _MORE_CALLS)
-        return self._starter.start(holder, variable=name, has_others=has_others)
+        return self._starter.start(holder, variable=name, has_others=has_others, made=made)
 
     def _has_more_to_attach(self, optimizer: Optimizer) -> bool:
         """Whether it updates another module, a decoder beside an encoder say, that is not watched yet."""

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from ...attach.layout import unwrap
 from ...delivery.recorder.run_facts import rank_and_world_size
 from ...delivery.recorder.run_id import derive_run_id, has_begun
 from ...delivery.stderr import say
+from ...loop.member_series import Made, series_of_process
 
 if TYPE_CHECKING:
     from ...actions.watched_session import Session
@@ -95,6 +96,12 @@ class SessionStarter:
         """Of the models that have got a session and are still there."""
         return {name for name, model in self._named.items() if model() is not None}
 
+    def _names_for(self, model: nn.Module, variable: str | None, *, has_others: bool) -> dict[str, Any]:
+        """Return the options of `watch` that name a run and its model."""
+        called = self._name_for(model, variable)
+        name = f"{_script_name()} ({called})" if has_others or self.has_started else _script_name()
+        return {"name": name, "model_name": called, "run": self._names.next_id(called)}
+
     def _name_for(self, model: nn.Module, variable: str | None) -> str:
         """No two models of a process have the same."""
         wanted = variable or type(unwrap(model)).__name__
@@ -122,29 +129,26 @@ class SessionStarter:
         if not self._launch.is_quiet and rank_and_world_size()[0] == 0:
             say(line)
 
-    def start(self, model: nn.Module, *, variable: str | None, has_others: bool) -> bool:
+    def start(
+        self, model: nn.Module, *, variable: str | None, has_others: bool, made: Made | None = None
+    ) -> bool:
         """Watch a model from now on; False where that cannot be, or is done already by the script itself.
 
         Args:
             model: what holds the parameters, in its wrapper, if any.
             variable: what the script calls it, where that is known.
             has_others: the script trains several models: the names of their runs tell them apart.
+            made: when and where what updates it was made; tells a further member of a run.
         """
         from ... import session, watching
 
         if any(_is_watched_by(running, model) for running in session.running_sessions()):
             return False
-        called = self._name_for(model, variable)
-        name = f"{_script_name()} ({called})" if has_others or self.has_started else _script_name()
+        is_member = made is not None and series_of_process.find(model, made) is not None
+        names = {} if is_member else self._names_for(model, variable, has_others=has_others)
         try:
-            probe = watching.watch(
-                model,
-                name=name,
-                model_name=called,
-                run=self._names.next_id(called),
-                # None leaves it to the environment.
-                quiet=self._launch.is_quiet or None,
-            )
+            # None leaves it to the environment.
+            probe = watching.watch_made(model, made, quiet=self._launch.is_quiet or None, **names)
         except ValueError as error:
             say(f"this script is not recorded: {error}")
             return False

@@ -325,4 +325,5 @@ def _only_histograms(frame: Frame) -> Frame:
         stage=frame.stage,
         histograms=frame.histograms,
         module_rows=frame.module_rows if frame.histograms else b"",
+        member=frame.member,
     )

@@ -18,7 +18,7 @@ from ...errors import JournalError
 from ...wire import MAX_RECORD_BYTES, RunId, StreamName, WriterId
 
 MAGIC: Final = b"NANOSEG1"
-VERSION: Final = 1
+VERSION: Final = 2
 PREFIX: Final = struct.Struct("<II")
 """Length and crc32 in front of every payload, the header's included."""
 _MAX_HEADER_BYTES: Final = 4096

@@ -72,7 +72,9 @@ class GapWatch:
         self._guard = Guard()
         self._start, self._model, self._recorder, self._last_step = start, model, recorder, last_step
         self._names = names or SeriesNames()
-        self._lost_limit = self._evicted_limit = 1
+        # What an earlier member of the run has lost was told by its own watch.
+        self._lost_limit = _FACTOR * recorder.lost_before_write or 1
+        self._evicted_limit = _FACTOR * recorder.evicted or 1
         self._left_out = 0
         """Values without a name of their own, as many as were told."""
         self._has_told_of_cuts = self._is_closing = False

@@ -109,9 +109,9 @@ class HangWatch:
         self._first_step = config.first_step
         self._guard = Guard()
         self._watchdog = Watchdog(hang_s=config.hang_seconds)
-        self._sign = (
-            LifeSignWriter(recorder.folder, takes_signal=config.stack_signal) if recorder.has_helper else None
-        )
+        if recorder.has_helper and recorder.life_sign is None:
+            recorder.life_sign = LifeSignWriter(recorder.folder, takes_signal=config.stack_signal)
+        self._sign = recorder.life_sign
         self._usual_s = min(max(config.hang_seconds / _LOOKS_PER_HANG, _SHORTEST_PERIOD_S), _LONGEST_PERIOD_S)
         self.period_s = self._usual_s
         self._signs = 0
@@ -132,9 +132,10 @@ class HangWatch:
         return self._guard.run("hang", self._look) or []
 
     def close(self) -> list[Event]:
-        """End what is running, give the signal back; the events that are still to be written."""
-        if self._sign is not None:
-            self._sign.close()
+        """End what is running, and say that nothing trains here; the events that are still to be written."""
+        self._was_training = False
+        if pulse.owner is self._mark:
+            self._write_sign()
         return self._end()
 
     def _look(self) -> list[Event]:

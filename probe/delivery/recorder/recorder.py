@@ -13,27 +13,29 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import msgspec
 
 from ...errors import JournalError
+from ...threads.life_sign import LifeSignWriter
 from ...threads.pieces import give_way, process, work_in_pieces
 from ...threads.processor_wait import ProcessorWait
 from ...wire import (
     MAX_DOCUMENTS,
-    MAX_RECORD_BYTES,
+    MEMBERS_IN_FULL,
     Document,
     Event,
     Frame,
     Gap,
     Layout,
-    Record,
     RunEnd,
     RunStart,
     encode,
     encode_record,
+    member_number,
 )
 from ..helper.helper import HelperKeeper, is_listened_to
 from ..host_memory import MemorySample, read_memory
@@ -41,7 +43,9 @@ from ..journal.journal import DEFAULT_CAP_BYTES, JournalWriter
 from ..journal.run_json import write_run_json
 from ..utilisation import UtilisationReader
 from .bell import Bell
+from .events_queue import EventsQueue
 from .metrics_queue import MetricsQueue
+from .record_encoder import FrameSource, RecordEncoder
 from .ring import Ring
 from .ring_format import ADDITION, FRAME
 from .schedule import Schedule, Watch
@@ -59,20 +63,11 @@ _CROWDED_S: Final = 0.05
 _MEMORY_S: Final = 0.02
 """The same, where the ring is no file: what a kill takes is what waits in memory, 50 ms of steps at most."""
 _TEND_S: Final = 1.0
-UNWRITTEN_EVENTS: Final = 256
 _STREAMS: Final = ("events", "metrics")
 _CLOSE_S: Final = 2.0
 """How long a flush or a close waits for the thread: a disk can hang."""
 _CLOSE_AGAIN_S: Final = 0.2
 """The same, for who comes when that time is over."""
-
-
-class FrameSource(Protocol):
-    """A step that knows its frame."""
-
-    def build(self) -> Frame:
-        """Return the frame."""
-        ...
 
 
 class Recorder:
@@ -105,7 +100,6 @@ class Recorder:
         """Looked at as often."""
         self.failed: str | None = None
         """What last went wrong, in one sentence; None while all is well. The first is logged too."""
-        self._lost_events = 0
         self._documents = 0
         self._pid = os.getpid()
         self._journal = JournalWriter(
@@ -119,14 +113,13 @@ class Recorder:
         self._journal.append("events", self._first_records[0])
         write_run_json(run_folder, start)
         self._metrics = MetricsQueue(self.folder, self._journal, self._note)
+        self._takers: tuple[Callable[[], object], ...] = ()
+        self._metrics.before_take = self._call_takers
+        self._encoder = RecordEncoder(self._note, self._metrics.count_lost)
+        self.life_sign: LifeSignWriter | None = None
+        """Made by who watches for hangs, one for all members."""
         self._schedule = Schedule()
-        self._events_lock = threading.RLock()
-        self._events_writer = 0
-        """The thread that is writing events."""
-        self._unwritten_events: deque[bytes] = deque()
-        self._urgent: deque[bytes] = deque()
-        """What tells of losses: written before all else, on a full disk into the room that is kept."""
-        self._events_problem: str | None = None
+        self._events = EventsQueue(self._journal, self._note)
         self.last_words: Callable[[], Sequence[Event | Gap]] = tuple
         """Called once nothing more can be written; returns what is to be written all the same."""
         self._flushes: deque[Bell] = deque()
@@ -141,12 +134,13 @@ class Recorder:
         """Whether the thread has ended, or has never begun."""
         self._progress = 0
         """Grows as long as the thread gets on."""
-        self._close_request: Callable[[], None] | None = None
+        self._close_requests: deque[Callable[[], None]] = deque()
         self._once: deque[Callable[[], None]] = deque()
         self.tally = Tally()
         """The warnings and critical events so far."""
         self.watches: list[Watch] = []
         """They look at the training from the thread, in this order; `look_with` adds to them."""
+        self._watches_lock = threading.Lock()
         self.is_listened_to = False
         """Whether a dashboard has taken what this host's trainers write within the last seconds."""
         self._helper = HelperKeeper(run_folder, connect) if connect != "" else None
@@ -172,17 +166,17 @@ class Recorder:
     @property
     def lost_before_write(self) -> int:
         """Records dropped because they could not be encoded or written."""
-        return self._lost_events + self._metrics.lost
+        return self._events.lost + self._metrics.lost
 
     @property
     def blocked(self) -> str | None:
         """Why nothing can be written just now, in one sentence; None while it can."""
-        return self._metrics.problem or self._events_problem
+        return self._metrics.problem or self._events.problem
 
     @property
     def waiting(self) -> int:
         """Records that could not be written yet."""
-        return self._metrics.waiting + len(self._unwritten_events)
+        return self._metrics.waiting + self._events.waiting
 
     @property
     def metrics_end(self) -> int:
@@ -203,33 +197,60 @@ class Recorder:
         """What is appended to at the end of a step, by C code too; a larger layout begins another one."""
         return self._metrics.ring
 
-    def call_before_taking(self, look: Callable[[], None]) -> None:
+    def call_before_taking(self, look: Callable[[], object]) -> None:
         """Have `look` called on the recorder's thread before records leave the ring; it may not raise."""
-        self._metrics.before_take = look
+        self._takers = (*self._takers, look)
+
+    def _call_takers(self) -> None:
+        for look in self._takers:
+            look()
 
     def look_with(self, *watches: Watch) -> None:
         """Have these look at the training, in their order after those that do; the first time at once."""
-        self.watches += watches
+        with self._watches_lock:
+            self.watches = [*self.watches, *watches]
         self._wake.ring()
+
+    def release(self, watches: Sequence[Watch], taker: Callable[[], object]) -> None:
+        """A session has written all of its own, and others go on here: its watches write their last and go.
+
+        Args:
+            watches: that looked for it.
+            taker: that it gave to `call_before_taking`.
+        """
+        self.do_once(partial(self._release, watches, taker))
+
+    def _release(self, watches: Sequence[Watch], taker: Callable[[], object]) -> None:
+        taker()
+        self._takers = tuple(one for one in self._takers if one is not taker)
+        with self._watches_lock:
+            self.watches = [watch for watch in self.watches if watch not in watches]
+        for watch in watches:
+            self._schedule.forget(watch)
+            self._write_of_watch(watch.close())
 
     def do_once(self, task: Callable[[], None]) -> None:
         """Have the thread do something now, and not again; it may not raise. Between two of them it looks."""
         self._once.append(task)
         self._wake.ring()
 
-    def event(self, record: Event | Layout | Document) -> None:
+    def event(self, record: Event | Layout | Document | RunStart) -> None:
         """Write a record to the events stream before returning, so that it survives a kill -9.
 
         When it cannot be written it is kept (up to a limit) and tried again by the thread, in order.
         """
         if self._is_inert():
             return
-        if isinstance(record, Layout):
-            self._metrics.make_room_for(len(record.parameters))
-            if (layout := self._encode(record)) is not None:
-                self._first_records.append(layout)
+        if isinstance(record, Layout | RunStart):
+            if isinstance(record, Layout):
+                self._metrics.make_room_for(len(record.parameters))
+                self._encoder.note_layout(record)
+            if member_number(record.member) >= MEMBERS_IN_FULL:
+                return
+            if (first := self._encoder.encode(record)) is not None:
+                self._first_records.append(first)
         self._keep(record)
-        self._write_events()
+        self._events.write()
 
     def document(self, document: Document) -> None:
         """Write a document as `event` writes an event; `MAX_DOCUMENTS` of them at most."""
@@ -257,7 +278,7 @@ class Recorder:
         """
         if self._is_inert():
             return
-        encoded = self._encode(frame)
+        encoded = self._encoder.encode(frame)
         if encoded is not None and self._metrics.append(ADDITION if is_addition else FRAME, encoded):
             self._schedule.again(self._metrics, 0.0)
             self._wake.ring()
@@ -284,7 +305,7 @@ class Recorder:
 
     def close_soon(self, close: Callable[[], None]) -> None:
         """Have the thread call `close` at its next wake; takes no lock: may be called at any moment."""
-        self._close_request = close
+        self._close_requests.append(close)
 
     def close(self, *, outcome: Literal["finished", "exception"], last_step: int | None) -> bool:
         """Have the thread write what is left and the `RunEnd`, and end; wait for it, 2 s at most.
@@ -312,10 +333,10 @@ class Recorder:
         """Wait until it has, or has got nowhere for a while."""
         # Not by `join`, after which Python 3.11 takes a thread for ended where a Ctrl-C has broken it off.
         progress = -1
-        while not self._is_over and progress != self._progress:
-            if self._events_writer == threading.get_ident():
+        while not self._is_over and progress != self._progress + self._events.written + self._encoder.encoded:
+            if self._events.is_being_written_here:
                 return False  # a signal's handler asks, and the thread waits for what is below it
-            progress = self._progress
+            progress = self._progress + self._events.written + self._encoder.encoded
             if self._over.wait(max(self._close_by_s - time.monotonic(), _CLOSE_AGAIN_S)):
                 self._over.ring()  # there may be other waiters
         return self._is_over
@@ -329,23 +350,27 @@ class Recorder:
         self._progress += 1
         self._wants_all = True
         self._write_frames()
+        while self._once:
+            self._once.popleft()()
         for watch in self.watches:
             self._write_of_watch(watch.close())
-        self._write_events()
+        if self.life_sign is not None:
+            self.life_sign.close()
+        self._events.write()
         self._count_unwritten()
         lost = self.lost_before_write
         if lost:
             _logger.warning("nanscope: %d records of this run could not be written and are lost", lost)
         self._write_of_watch(self.last_words())
-        self._write_events()
+        self._events.write()
         end = msgspec.structs.replace(
             end,
             lost_before_write=lost,
             events_written=self._journal.next_seq("events") + 1,
             metrics_written=self._journal.next_seq("metrics"),
         )
-        self._urgent.append(encode(end))
-        self._write_events()
+        self._events.put(encode(end), is_urgent=True)
+        self._events.write()
         self._journal.close()
         # The helper of an earlier incarnation may have left since the thread last looked.
         if self._helper is not None and (problem := self._helper.ensure(is_last=True)) is not None:
@@ -356,21 +381,20 @@ class Recorder:
         if records:
             for record in filter(self._has_room_for, records):
                 self._keep(record)
-            self._write_events()
+            self._events.write()
 
-    def _keep(self, record: Event | Layout | Document | Gap) -> None:
-        encoded = self._encode(record)
+    def _keep(self, record: Event | Layout | Document | Gap | RunStart) -> None:
+        encoded = self._encoder.encode(record)
         if encoded is not None:
             is_urgent = isinstance(record, Gap) or (isinstance(record, Event) and record.kind == "data_gap")
-            (self._urgent if is_urgent else self._unwritten_events).append(encoded)
+            self._events.put(encoded, is_urgent=is_urgent)
             if isinstance(record, Event):
                 self.tally.note(record)
 
     def _count_unwritten(self) -> None:
         """Give up what the disk has no room for."""
         self._metrics.close()
-        self._lost_events += len(self._unwritten_events)
-        self._unwritten_events.clear()
+        self._events.give_up()
 
     def _is_inert(self) -> bool:
         return self._closed or os.getpid() != self._pid
@@ -422,10 +446,9 @@ class Recorder:
         if schedule.is_due(self._tend):
             schedule.again(self._tend, _TEND_S)
             self._tend()
-            self._write_events()
-        request, self._close_request = self._close_request, None
-        if request is not None:
-            request()
+            self._events.write()
+        while self._close_requests:
+            self._close_requests.popleft()()
 
     @property
     def _usual_s(self) -> float:
@@ -471,7 +494,7 @@ class Recorder:
         self._metrics.lose_files(f"{self.folder} was removed")
         written = sum(self._journal.next_seq(stream) for stream in _STREAMS)
         try:
-            with self._events_lock:
+            with self._events.lock:
                 self._journal.begin_again()
                 for record in self._first_records:
                     self._journal.append("events", record)
@@ -481,55 +504,6 @@ class Recorder:
             return
         self.removals.append(written)
         self._note(f"{self.folder} was removed with {written:,} records; a new one is written")
-
-    def _write_events(self) -> None:
-        """Write waiting events in order."""
-        if self._events_writer == threading.get_ident():
-            # The garbage collector or a signal has come here meanwhile: what waits is written all the same.
-            return
-        with self._events_lock:
-            self._events_writer = threading.get_ident()
-            try:
-                self._write_waiting_events()
-            finally:
-                self._events_writer = 0
-
-    def _write_waiting_events(self) -> None:
-        try:
-            while self._urgent:
-                self._journal.append("events", self._urgent[0], is_urgent=True)
-                self._urgent.popleft()
-            while self._unwritten_events:
-                self._journal.append("events", self._unwritten_events[0])
-                self._unwritten_events.popleft()
-                self._progress += 1
-            self._events_problem = None
-        except JournalError as error:
-            self._events_problem = str(error)
-            self._note(str(error))
-            while len(self._urgent) > UNWRITTEN_EVENTS:
-                self._urgent.popleft()
-            while len(self._unwritten_events) > UNWRITTEN_EVENTS:
-                self._unwritten_events.popleft()
-                self._lost_events += 1
-
-    def _encode(self, record: Record | FrameSource) -> bytes | None:
-        """Encode a record; one that cannot be encoded, or is too large for the journal, is counted."""
-        try:
-            if isinstance(record, Event | Layout | Document):
-                encoded = encode_record(record)
-            else:
-                encoded = encode(record if isinstance(record, Record) else record.build())
-        except Exception as error:  # noqa: BLE001 - building reads the script's tensors, and ends no thread
-            problem = f"a {type(record).__name__} does not encode: {error}"
-        else:
-            self._progress += 1
-            if len(encoded) <= MAX_RECORD_BYTES:
-                return encoded
-            problem = f"a {type(record).__name__} takes {len(encoded)} bytes; {MAX_RECORD_BYTES} are allowed"
-        self._note(problem)
-        self._metrics.count_lost()
-        return None
 
     def _note(self, problem: str) -> None:
         if self.failed is None:

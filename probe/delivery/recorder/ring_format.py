@@ -64,6 +64,8 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the scalars that follow the head, in their order."""
     has_columns: bool = True
     """Whether the block is written as the frame's columns."""
+    member: int = 0
+    """Of the frames."""
 
 
 class RawStep(NamedTuple):
@@ -277,6 +279,7 @@ def frame_of(template: Template, raw: RawStep) -> Frame:
         scalars=scalars | raw_scalars(template, raw),
         columns=columns if template.has_columns else [],
         missing=raw.missing,
+        member=template.member,
     )
 
 
@@ -290,6 +293,7 @@ def frame_of_update(template: Template, update: RawUpdate) -> Frame:
         parameter_columns=pack_module_columns(
             {"update_ratio": update.ratios}, {"update_ratio": update.missing}
         ),
+        member=template.member,
     )
 
 
@@ -333,7 +337,7 @@ def _metrics_records(
     taken = [first]
     for record in group[1:]:
         addition = _frame(record, templates)
-        if frame is not None and addition is not None and frame.step == addition.step:
+        if frame is not None and addition is not None and _is_of(addition, frame):
             frame = merged(frame, addition)
             taken.append(record)
         else:
@@ -381,6 +385,10 @@ def merged(frame: Frame, addition: Frame) -> Frame:
         module_rows=addition.module_rows or frame.module_rows,
         module_states=addition.module_states or frame.module_states,
     )
+
+
+def _is_of(addition: Frame, frame: Frame) -> bool:
+    return (addition.step, addition.member) == (frame.step, frame.member)
 
 
 def _names(frame: Frame) -> set[str]:

@@ -54,6 +54,10 @@ class Schedule:
             due_s = (now_s + _TOGETHER_S + period_s) // period_s * period_s
         self._due_s[task] = due_s
 
+    def forget(self, task: object) -> None:
+        """It is not to be done any more."""
+        self._due_s.pop(task, None)
+
     @property
     def wait_s(self) -> float:
         """How long to sleep until the first task is due."""

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from ...wire import Event, Evidence, Frame, Layout, RunStart, Stacks, event_id
+from ...wire import Event, Evidence, Frame, Layout, RunStart, Stacks, event_id, member_number
 from ..advice import advice_for
 from .first_bad import FirstBadRank
 from .lineup import CAP_BYTES
@@ -53,7 +53,7 @@ class _Group:
     """The ranks that train one model; of each rank the incarnation that belongs together with the others'."""
 
     def __init__(self, layout: Layout, world_size: int, cap_bytes: int) -> None:
-        self.model = layout.model
+        self.model, self.member = layout.model, layout.member
         self.members: dict[int, RunStart] = {}
         self.reached: dict[int, int] = {}
         self.gone: set[int] = set()
@@ -117,7 +117,7 @@ class RankWatch:
 
     def start(self, start: RunStart) -> None:
         """An incarnation has begun; of a run with one rank nothing is followed."""
-        if start.world_size > 1:
+        if start.world_size > 1 and not start.member:
             self._starts[start.rank, start.incarnation] = start
 
     def follows(self, rank: int, incarnation: int) -> bool:
@@ -241,6 +241,7 @@ class RankWatch:
                 kind=finding.kind,
                 subject=finding.subject,
                 step=step,
+                member=member_number(group.member),
             ),
             run=self._run,
             rank=finding.rank,
@@ -266,6 +267,7 @@ class RankWatch:
             count=finding.count,
             last_step=finding.last_step,
             ended=finding.ended,
+            member=group.member,
         )
         self._known[finding.rank, incarnation, finding.kind, finding.subject] = event
         return event
@@ -281,7 +283,11 @@ def _began_with(new: RunStart, old: RunStart, group: _Group) -> list[RunStart]:
 
 
 def _key_of(layout: Layout) -> _Key:
-    identity = layout.model, [(item.name, item.shape, item.dtype) for item in layout.parameters]
+    identity = (
+        layout.model,
+        member_number(layout.member),
+        [(item.name, item.shape, item.dtype) for item in layout.parameters],
+    )
     return hashlib.sha256(msgspec.msgpack.encode(identity)).hexdigest()
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -19,20 +19,22 @@ from ...wire import Event, Frame, Layout, Record, RunStart, decode_record, encod
 from ...wire.event_json import jsonable
 
 STEPS: Final = 64
+_OfMember = TypeVar("_OfMember", Frame, Layout, Event)
 _RATES: Final = ("lr", "amp_scale")
 
 
-def newest_frames(journal: Path, unwritten: Sequence[Frame] = ()) -> list[Frame]:
+def newest_frames(journal: Path, unwritten: Sequence[Frame] = (), *, member: int = 0) -> list[Frame]:
     """Return the frames of the last `STEPS` steps, oldest first.
 
     Args:
         journal: the folder of one writer; everything up to now is in it.
         unwritten: newer frames that are not.
+        member: of the run; the others' frames are left out.
     """
     tail = end_of_stream(journal, "metrics")
     first = 0 if tail is None else max(0, tail.next_seq - 2 * STEPS)
     records = (_decoded(data) for _, data in read_stream(journal, "metrics", from_seq=first))
-    frames = [record for record in records if isinstance(record, Frame)]
+    frames = [record for record in records if isinstance(record, Frame) and record.member == member]
     return [*frames, *unwritten][-STEPS:]
 
 
@@ -62,18 +64,26 @@ def write_spool(
     """
     writer = f"{start.rank}-{start.incarnation}"
     layouts = _layouts(journal)
+    # What is opened with the bundle is the one model that it is of.
+    frames = [_alone(frame) for frame in frames]
     needed = [layouts[number] for number in sorted({frame.layout for frame in frames} & set(layouts))]
-    start = msgspec.structs.replace(start, pid=0, boot=0, started_ticks=0)
+    start = msgspec.structs.replace(start, pid=0, boot=0, started_ticks=0, member=msgspec.UNSET)
     out = JournalWriter(spool / start.run / writer, run=start.run, writer=writer)
     try:
         write_run_json(spool / start.run, start)
-        records: list[Record] = [start, *needed, *events]
+        records: list[Record] = [start, *map(_alone, needed), *map(_alone, events)]
         for record in records:
             out.append("events", encode(record))
         if frames:
             out.append_many("metrics", [encode(frame) for frame in frames])
     finally:
         out.close()
+
+
+def _alone(record: _OfMember) -> _OfMember:
+    """Return a record as that of the only model of its run."""
+    member = 0 if isinstance(record, Frame) else msgspec.UNSET
+    return msgspec.structs.replace(record, member=member) if record.member else record
 
 
 def _layouts(journal: Path) -> Mapping[int, Layout]:

@@ -23,7 +23,7 @@ from ...compat import torch_modes
 from ...delivery.recorder.recorder import Recorder
 from ...errors import BundleError, JournalError, ReplayError
 from ...settings.places import make_private_folder, write_private_file
-from ...wire import Event, Frame, RunStart
+from ...wire import Event, Frame, RunStart, member_number
 from ...wire.bundle_format import DESCRIPTION, SPOOL, VERSION
 from ...wire.event_json import event_json
 from ...wire.message_lines import BUNDLE
@@ -186,7 +186,8 @@ class BundleWriter:
         written = None if packed is None else self._write_tensors(folder, packed)
         self._recorder.flush()
         unwritten = () if step is None else step.frames()
-        frames = last_steps.newest_frames(self._recorder.folder, unwritten)
+        member = member_number(self._start.member)
+        frames = last_steps.newest_frames(self._recorder.folder, unwritten, member=member)
         last_steps.write_spool(folder / SPOOL, self._start, [event], frames, self._recorder.folder)
         _write_json(folder / STATISTICS, last_steps.scalars_by_step(frames))
         description = {

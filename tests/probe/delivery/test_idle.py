@@ -131,7 +131,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[HangWatch, L
         SimpleNamespace(monotonic=clock.monotonic, time=time.time, process_time=lambda: 0.0),
     )
     monkeypatch.setattr(pulse, "owner", mark)
-    recorder: Any = SimpleNamespace(folder=tmp_path, has_helper=False)
+    recorder: Any = SimpleNamespace(folder=tmp_path, has_helper=False, life_sign=None)
     start = RunStart(run="run", rank=0, incarnation=1, pid=1, time=1.0)
     steps = iter(range(40))
     made = HangWatch(

@@ -16,8 +16,9 @@ import pytest
 from probe.delivery.helper import helper
 from probe.delivery.journal.journal_reader import read_stream
 from probe.delivery.journal.run_folders import read_run_json
+from probe.delivery.recorder.events_queue import UNWRITTEN_EVENTS
 from probe.delivery.recorder.metrics_queue import RING_FRAMES
-from probe.delivery.recorder.recorder import UNWRITTEN_EVENTS, Recorder
+from probe.delivery.recorder.recorder import Recorder
 from probe.delivery.recorder.ring_header import BUSY_AT
 from probe.delivery.recorder.schedule import Schedule
 from probe.errors import JournalError

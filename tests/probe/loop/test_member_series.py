@@ -1,0 +1,131 @@
+"""What is made again after the one before has stepped joins its run; what is trained together does not."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, cast
+
+import pytest
+from torch import nn
+
+from probe.delivery.recorder.recorder import Recorder
+from probe.loop.member_series import Made, MemberSeries, SeriesOfProcess
+from probe.wire import MEMBERS_IN_FULL, RunStart
+
+
+class Recording:
+    is_open = True
+
+
+class Session:
+    """So many steps."""
+
+    def __init__(self, steps: int = 0, *, may_step: bool = True) -> None:
+        self.steps_made, self.may_step = steps, may_step
+
+    @property
+    def steps_counted(self) -> int:
+        return self.steps_made
+
+
+class Told:
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def note_for_training(self, kind: str, message: str, *, count: int, **_: Any) -> None:
+        assert kind == "level_changed"
+        assert f"other {count:,} only" in message
+        self.counts.append(count)
+
+
+def begun(model: nn.Module, session: Session) -> tuple[SeriesOfProcess, MemberSeries]:
+    found = SeriesOfProcess()
+    made = made_here(found)
+    start = RunStart(run="run", rank=0, incarnation=1)
+    series = found.begin(made, cast(Recorder, Recording()), start, session, model)
+    assert series is not None
+    return found, series
+
+
+def made_here(found: SeriesOfProcess) -> Made:
+    """By one line of a script."""
+    made = found.made_now(sys._getframe(0))
+    return made._replace(line=("train.py", 12))
+
+
+def test_model_made_after_the_steps_of_the_one_before_is_a_member() -> None:
+    found, series = begun(nn.Linear(1, 1), Session(steps=3))
+    made = made_here(found)
+    assert found.find(nn.Linear(2, 5), made) is series
+    assert series.place_for(nn.Linear(2, 5)).start.member == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "since"),
+    [(0, 0), (0, 1), (3, 1)],
+    ids=["has not stepped", "had not stepped when it was made", "has stepped since"],
+)
+def test_models_trained_together_are_no_members(before: int, since: int) -> None:
+    session = Session(before)
+    found, _ = begun(nn.Linear(1, 1), session)
+    made = made_here(found)
+    session.steps_made += since
+    assert found.find(nn.Linear(1, 1), made) is None
+
+
+@pytest.mark.parametrize("other", ["line", "class", "closed"])
+def test_other_line_class_or_a_closed_run_is_no_series(other: str) -> None:
+    found, series = begun(nn.Linear(1, 1), Session(steps=3))
+    made = made_here(found)
+    model: nn.Module = nn.Sequential(nn.Linear(1, 1)) if other == "class" else nn.Linear(1, 1)
+    if other == "line":
+        made = made._replace(line=("train.py", 13))
+    if other == "closed":
+        cast(Any, series.recorder).is_open = False
+    assert found.find(model, made) is None
+
+
+def test_each_of_two_models_made_in_turn_goes_on_in_its_own_series() -> None:
+    found, first = begun(nn.Linear(1, 1), Session(steps=2))
+    start = RunStart(run="other", rank=0, incarnation=1)
+    second = found.begin(made_here(found), cast(Recorder, Recording()), start, Session(2), nn.Linear(1, 1))
+    made = [made_here(found), made_here(found)]
+    assert found.find(nn.Linear(1, 1), made[0]) is first
+    first.enter(Session())
+    assert found.find(nn.Linear(1, 1), made[1]) is second
+
+
+def test_model_that_is_trained_again_keeps_its_number_and_counts_on() -> None:
+    model, session = nn.Linear(1, 1), Session(steps=4, may_step=False)
+    found, series = begun(model, session)
+    assert list(series.give_way()) == [session]
+    series.note_end(session, model)
+    other = nn.Linear(1, 1)
+    series.place_for(other)
+    series.enter(Session(steps=2))
+    place = found.find(model, made_here(found))
+    assert place is series
+    again = series.place_for(model)
+    assert (again.start.member or 0, again.first_step) == (0, 4)
+
+
+def test_model_that_can_still_step_is_followed_and_refutes_the_series_when_it_does() -> None:
+    session = Session(steps=3)
+    found, series = begun(nn.Linear(1, 1), session)
+    assert list(series.give_way()) == []
+    series.place_for(nn.Linear(1, 1))
+    series.enter(Session(steps=1))
+    assert found.find(nn.Linear(1, 1), made_here(found)) is series
+    session.steps_made += 1
+    assert found.find(nn.Linear(1, 1), made_here(found)) is None
+
+
+def test_more_models_than_are_kept_are_told_and_counted_in_few_events() -> None:
+    _, series = begun(nn.Linear(1, 1), Session(steps=3))
+    told = Told()
+    for _ in range(MEMBERS_IN_FULL + 499):
+        series.place_for(nn.Linear(1, 1))
+        series.tell_of_cap(cast(Any, told))
+    assert told.counts[:3] == [1, 2, 3]
+    assert told.counts[-1] >= 475
+    assert len(told.counts) < 120
