@@ -23,7 +23,14 @@
   const isOpen = () => !panel().hidden;
 
   ns.runState = (run) => (run.ranks.some(({ state }) => state === "running") ? "running" : run.ranks.map(({ state }) => state).sort()[0] || "silent");
-  const scriptOf = (run) => run.name.replace(` (${run.model})`, "");
+  const scriptOf = (run) => run.name.replace(/ \(model \d+\)$/, "").replace(` (${run.model})`, "");
+  ns.scriptOf = scriptOf;
+  // Models that one run makes one after the other have numbers; others are runs of one process.
+  ns.modelsOf = (runs) => {
+    const numbers = runs.map(({ member }) => member ?? null);
+    if (numbers.includes(null) || new Set(numbers).size < numbers.length) return `${runs.length} runs of one process`;
+    return `models ${Math.min(...numbers) + 1} to ${Math.max(...numbers) + 1}`;
+  };
 
   // Every word that is searched for is in the row.
   function isFound(run, words) {
@@ -41,9 +48,12 @@
       const [first] = models;
       if (models.length === 1) return [{ run: first, name: first.name }];
       const scripts = new Set(models.map(scriptOf));
-      const together = scripts.size > 1 ? `${models.length} runs of one process` : scriptOf(first);
+      const isSeries = models.every(({ member }) => (member ?? null) !== null);
+      const one = isSeries ? `${scriptOf(first)} \u00b7 ${ns.modelsOf(models)}` : scriptOf(first);
+      const together = scripts.size > 1 ? `${models.length} runs of one process` : one;
       // Trainings one after the other that somebody has named, in a sweep say, keep their names.
-      const named = models.map((run) => ({ run, name: scripts.size > 1 || !run.model ? run.name : run.model, isMember: true }));
+      const short = (run) => (run.member ?? null) === null ? run.model : `${run.model} (model ${run.member + 1})`;
+      const named = models.map((run) => ({ run, name: scripts.size > 1 || !run.model ? run.name : short(run), isMember: true }));
       return [{ title: `${together} \u00b7 ${first.group.slice(-8)}`, group: first.group }, ...named];
     });
     height = 0;

@@ -13,6 +13,7 @@
   const elements = new Map(); // run -> its row and cells
   /** @type {RunRow[]} */
   let rows = []; // newest first
+  const unfolded = new Set(); // groups whose models somebody has asked for
   let askings = 0;
   let askedAt = -Infinity; // when all rows were asked for; not since the answer
 
@@ -61,14 +62,34 @@
     return [...groups.values()];
   }
 
+  // Models made one after the other are one row until somebody unfolds it, or searches.
+  /** @param {RunRow[]} models */
+  const isSeries = (models) => models.length > 1 && models.every(({ member }) => member !== null);
+  /** @param {RunRow[]} models */
+  const isFolded = (models) => isSeries(models) && !unfolded.has(models[0].group) && !ns.view.find;
+
   /** @param {RunRow[]} models */
   function heading(models) {
     const row = ns.make("tr", "ns-runs-group");
-    const cell = ns.make("th", "", `${models[0].name.replace(` (${models[0].model})`, "")} \u00b7 ${models.length} runs of one process`);
+    const cell = /** @type {HTMLTableCellElement} */ (ns.make("th"));
+    const text = `${ns.scriptOf(models[0])} \u00b7 ${ns.modelsOf(models)}`;
+    if (isSeries(models)) cell.append(foldButton(models, text));
+    else ns.setText(cell, text);
     cell.colSpan = ns.RUN_CELLS.length;
     cell.scope = "rowgroup";
     row.append(cell);
     return row;
+  }
+
+  /** @param {RunRow[]} models */
+  function foldButton(models, text) {
+    const folds = isFolded(models), { group } = models[0];
+    const counts = (of) => models.reduce((sum, row) => sum + row[of], 0);
+    const found = ["critical", "warnings"].filter(counts).map((of) => ` \u00b7 ${counts(of)} ${of}`).join("");
+    const button = ns.make("button", "ns-link", `${folds ? "\u25b8" : "\u25be"} ${text}${found}`);
+    ns.setAttribute(button, "aria-expanded", String(!folds));
+    button.dataset.group = group;
+    return button;
   }
 
   function draw() {
@@ -78,7 +99,7 @@
     const wanted = [];
     for (const models of groups) {
       if (models.length > 1) wanted.push(heading(models));
-      for (const data of models) {
+      for (const data of isFolded(models) ? [] : models) {
         if (!elements.has(data.run)) elements.set(data.run, ns.makeRunRow(data.run));
         const { row } = elements.get(data.run);
         row.classList.toggle("ns-runs-member", models.length > 1);
@@ -87,7 +108,7 @@
     }
     for (const run of elements.keys()) if (!ns.runRow(run)) elements.delete(run);
     place(wanted);
-    for (const models of groups) for (const data of models) ns.drawRunRow(elements.get(data.run), data);
+    for (const models of groups) if (!isFolded(models)) for (const data of models) ns.drawRunRow(elements.get(data.run), data);
     const all = `${ns.count(rows.length)} run${rows.length === 1 ? "" : "s"}`;
     const isMore = found.length > MOST_SHOWN ? `; the newest ${MOST_SHOWN} are shown, the search looks at all` : "";
     const count = found.length === rows.length ? all : `${ns.count(found.length)} of ${all}`;
@@ -133,6 +154,13 @@
   ns.startRuns = function () {
     makeSearch();
     ns.byId("runs-body").addEventListener("click", ({ target }) => {
+      const group = target.closest("[data-group]")?.dataset.group;
+      if (group) {
+        if (!unfolded.delete(group)) unfolded.add(group);
+        draw();
+        const again = [...ns.byId("runs-body").querySelectorAll("[data-group]")].find((one) => one.dataset.group === group);
+        return again?.focus();
+      }
       const act = target.closest("[data-act]")?.dataset.act;
       const row = ns.runRow(target.closest("[data-run]")?.dataset.run);
       if (act && row) ns.actOnRow(act, row, elements.get(row.run));

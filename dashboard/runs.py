@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+import msgspec
+
 from probe.delivery.journal.journal_reader import Skipped, missing_at_end, read_stream
 from probe.delivery.journal.run_folders import (
     list_runs,
@@ -26,7 +28,7 @@ from probe.delivery.journal.run_folders import (
 from probe.delivery.visible_text import visible_text
 from probe.errors import BundleError, JournalError, WireError
 from probe.settings.places import default_spool, read_serve_state
-from probe.wire import Event, StreamName, decode_record
+from probe.wire import Event, RunStart, StreamName, decode_record, member_number
 from probe.wire.bundle_format import DESCRIPTION, SPOOL, check_folder
 
 from .errors import NotASpoolError, UnknownRunError
@@ -187,6 +189,7 @@ def printable(text: str) -> str:
 def read_events(folders: Sequence[Path]) -> JournalEvents:
     """Read the latest state of every event of some run folders, by step, then time."""
     latest: dict[str, Event] = {}
+    members: dict[str, int] = {}
     holes: list[Skipped] = []
     of_steps: list[Skipped] = []
     undecodable = 0
@@ -200,8 +203,12 @@ def read_events(folders: Sequence[Path]) -> JournalEvents:
                 continue
             if isinstance(record, Event):
                 latest[record.id] = record
+            elif isinstance(record, RunStart) and record.member:
+                members[record.run] = max(members.get(record.run, 0), record.member + 1)
         of_steps += missing_at_end(writer, "metrics")
-    events = sorted(latest.values(), key=event_order)
+    # Of several models the first has a number, too, once others have come.
+    numbered = (_numbered(event) if event.run in members else event for event in latest.values())
+    events = sorted(numbered, key=event_order)
     missing = sum(hole.end_seq - hole.first_seq for hole in holes)
     return JournalEvents(
         events=tuple(events),
@@ -209,6 +216,10 @@ def read_events(folders: Sequence[Path]) -> JournalEvents:
         missing_steps=sum(hole.end_seq - hole.first_seq for hole in of_steps),
         odd_files=tuple(hole.reason for hole in (*holes, *of_steps) if hole.first_seq == hole.end_seq),
     )
+
+
+def _numbered(event: Event) -> Event:
+    return msgspec.structs.replace(event, member=member_number(event.member))
 
 
 def _runs_in(path: Path) -> list[RunFolder]:

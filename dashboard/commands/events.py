@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
+from msgspec import UNSET
+
 from probe.delivery.helper.helper import lock_owner, lock_path
 from probe.delivery.helper.unseen_deaths import unseen_deaths
 from probe.delivery.journal.rank_journals import events_of_ranks
 from probe.delivery.journal.run_folders import list_writers
 from probe.delivery.journal.segment_files import list_segments, run_folder_bytes
-from probe.wire import Event
+from probe.wire import Event, member_number
 from probe.wire.causes import is_of_probe
 from probe.wire.event_json import event_json
 from probe.wire.event_texts import headline, kind_label, led_to_it
@@ -78,7 +80,11 @@ def load_events(target: str | None) -> LoadedEvents:
     merged = with_newer(own, stored.events if stored is not None else ())
     events = sorted(
         merged,
-        key=lambda event: (places.get(event.run, (0.0, event.run)), facts.event_order(event)),
+        key=lambda event: (
+            places.get(event.run, (0.0, event.run)),
+            member_number(event.member),
+            facts.event_order(event),
+        ),
     )
     unreadable = sum(one.unreadable for one in recorded.values())
     own_ids = {id(event) for event in own}
@@ -180,6 +186,8 @@ def table_lines(events: Sequence[Event]) -> Iterator[str]:
         line = facts.line_label(event)
         where = f", {line}" if line else ""
         who = f"rank {event.rank}" + (f", model {event.model}" if has_models and event.model else "")
+        if event.member is not UNSET:
+            who += f", model {event.member + 1:,}"
         detail = f"step {event.step:,}, {who}, {kind_label(event.kind)}, {facts.episode(event)}"
         yield f"    {printable(detail + where)}  {_address(event)}"
         yield from (f"    {printable(sentence)}" for sentence in led_to_it(event))

@@ -57,7 +57,8 @@ def open_rank(folder: Path, rank: int) -> JournalRank:
     for writer in writers:
         for record in _records(found, writer, "events"):
             if isinstance(record, RunStart):
-                found.start = record
+                if not record.member:
+                    found.start = record
             elif isinstance(record, Layout):
                 _add_layout(found, writer, record)
             elif isinstance(record, Document) and record.kind == KIND:
@@ -149,7 +150,9 @@ def _layer_norms(rank: JournalRank, frames: Sequence[Frame], geometry: Geometry)
 
 
 def _frames(rank: JournalRank, writer: Path) -> Iterator[tuple[Path, Frame]]:
-    return ((writer, record) for record in _records(rank, writer, "metrics") if isinstance(record, Frame))
+    """Of the first model, where the run makes several one after the other."""
+    records = _records(rank, writer, "metrics")
+    return ((writer, record) for record in records if isinstance(record, Frame) and not record.member)
 
 
 def _records(rank: JournalRank, writer: Path, stream: StreamName) -> Iterator[Record]:

@@ -36,6 +36,7 @@ from probe.wire import (
 )
 
 from ..errors import AddressInUseError, DashboardError
+from ..store.members import recorded_as
 from ..store.protocol import Store
 from ..throttle import is_loopback
 from .acknowledging import Acknowledging
@@ -117,6 +118,7 @@ class Collector:
         self._next_watch = 0.0
         self._curve: CurveGate | None = None
         self.desk = ControlDesk()
+        self.desk.recorded_as = lambda run: recorded_as(store.runs(), run)
         self._peers = Peers(secret)
         self._status = CollectorStatus()
         self._stopping = threading.Event()

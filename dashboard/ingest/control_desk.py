@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -73,6 +74,8 @@ class ControlDesk:
         self._outbox: deque[Control] = deque()
         self._pending: dict[str, _Pending] = {}
         self._is_closed = False
+        self.recorded_as: Callable[[str], str] = lambda run: run
+        """Gives the run whose trainers have what is shown as a run: a member of it has none of its own."""
 
     def ask(
         self, run: str, request: Request, *, source: Source, rank: int | None = None
@@ -95,6 +98,7 @@ class ControlDesk:
         """
         if not (may_change() or isinstance(request, AskState)):
             raise NotAllowedError(VIEW_ONLY)
+        run = self.recorded_as(run)
         data = encode_ask(Ask(request=request, source=source))
         caller = current_caller()
         who = "" if caller is None else str(caller)[:200]

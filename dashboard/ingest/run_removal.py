@@ -15,6 +15,7 @@ from probe.wire.records import RunId
 
 from ..callers import require_control
 from ..errors import DashboardError
+from ..store.members import members_of
 from ..store.protocol import RunMark, RunSummary, Store
 from ..store.run_row import RunRow
 
@@ -40,6 +41,7 @@ def run_row(run: RunSummary, mark: RunMark) -> RunRow:
         written=max((rank.last_time or 0.0 for rank in run.ranks), default=0.0) or run.started,
         state=run_state(run),
         group=run.start.group or run.run,
+        member=run.member,
         starred=mark.starred,
         note=mark.note,
     )
@@ -57,14 +59,18 @@ def remove_runs(store: Store, wanted: Sequence[str], *, spool: Path | None = Non
         ViewOnlyError: who asks may only look.
     """
     require_control()
-    states = {run.run: run_state(run) for run in store.runs()}
+    known = store.runs()
+    running = {run.run for run in known if run_state(run) == "running"}
     refused = {}
     for run in wanted:
-        reason = "it is still being written" if states.get(run) == "running" else _remove_folder(spool, run)
+        members = members_of(known, run)
+        is_running = not running.isdisjoint(members)
+        reason = "it is still being written" if is_running else _remove_folder(spool, run)
         if reason:
             refused[run] = reason
         else:
-            store.remove_run(run)
+            for member in members:
+                store.remove_run(member)
     return refused
 
 

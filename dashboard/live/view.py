@@ -94,6 +94,7 @@ def run_list(runs: list[RunSummary]) -> list[dict[str, Any]]:
             "started": run.started,
             "group": run.start.group or run.run,
             "model": run.start.model,
+            "member": run.member,
             "ranks": [{"rank": rank.rank, "state": rank.state} for rank in run.ranks],
         }
         for run in runs

@@ -72,6 +72,7 @@ class RunTable:
             "name": run.name,
             "group": run.start.group or run.run,
             "model": run.start.model,
+            "member": run.member,
             "started": run.started,
             "state": state,
             "written": max((rank.last_time or 0.0 for rank in run.ranks), default=0.0) or run.started,

@@ -184,7 +184,8 @@ class StoreBase(KeptThings, RankReads, TensorReads):
             self._edge.add(pending)
             self._shelf.add(event for event, _ in pending.events)
             self._documents_seen[key.run] += len(pending.documents)
-            self._note_change(key.run)
+            for run in {key.run, *intake.members}:
+                self._note_change(run)
             return stream.next_seq
 
     def skip(self, key: StreamKey, first_seq: int, end_seq: int, reason: str) -> int:

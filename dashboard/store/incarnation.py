@@ -43,6 +43,8 @@ class IncarnationState(msgspec.Struct, kw_only=True):
     """Which gradient the newest frame with one has measured."""
     taken: int = 0
     """Frames before this number are in it already: where they come again, nothing has gone back."""
+    newest_member: int = 0
+    """Which of the models that are made one after the other is trained."""
 
     def words_known(self) -> int:
         """Return a number below 2**62 that grows with what was said beside frames; theirs is `taken`."""
@@ -60,6 +62,7 @@ class IncarnationState(msgspec.Struct, kw_only=True):
             returns=frames.returns,
             stage=frames.stage,
             taken=frames.taken,
+            newest_member=max(self.newest_member, other.newest_member),
             heard=_latest(self.heard, other.heard),
             arrived=_latest(self.arrived, other.arrived),
             outcome=words.outcome,

@@ -29,6 +29,8 @@ from probe.wire import (
     StreamKey,
     decode_record,
     encode,
+    member_number,
+    member_run,
 )
 from probe.wire.records import MAX_SCALAR_NAME, MAX_SCALARS
 
@@ -36,7 +38,7 @@ from .catalog import Catalog, FullError
 from .edge import MAX_SEQ, GapRow, Pending, ScalarBlock
 from .histogram_blocks import histogram_rows
 from .incarnation import MAX_RETURNS, Incarnation, IncarnationState
-from .limits import ItemLimits
+from .limits import MAX_MEMBERS, ItemLimits
 from .protocol import StoredDocument
 from .pyramid import FACTOR
 from .rank_events import RankEvents
@@ -80,11 +82,12 @@ class Intake:
         self._now = now
         self._writer = writer_of(key)
         self._pending = Pending(writer=key.writer)
-        self._frames: dict[int, list[tuple[int, Frame]]] = defaultdict(list)
-        self._unnamed: list[tuple[int, Frame]] = []
-        """Those of a layout that is not known."""
+        self._frames: dict[tuple[int, int | None], list[tuple[int, Frame]]] = defaultdict(list)
+        """By member and timeline; None: of a layout that is not known."""
         self._bare: list[tuple[int, int]] = []
         """(sequence number, step) of those whose tensors are left out, unless that was counted before."""
+        self.members: set[str] = set()
+        """Under which ids members were changed."""
 
     def take(self, first_seq: int, records: Sequence[Record | None]) -> tuple[Pending, int]:
         """Take decoded records in order.
@@ -117,24 +120,16 @@ class Intake:
                 self._take_frame(seq, record)
             case Event():
                 self._expect(record.run == self._key.run, "another run's event")
-                self._take_event(record, seq)
+                self._take_event(self._of_member(record), seq)
                 self._ranks.take_event(record)
                 self._hear(record.rank, record.incarnation, record.time)
             case HostSample():
                 self._take_host_sample(record)
             case RunStart():
                 self._expect(record.run == self._key.run, "another run's start")
-                entry = self._hear(record.rank, record.incarnation, record.time)
-                self._catalog.describe(entry, record)
+                self._take_start(record)
             case Layout():
-                rank, incarnation = self._trainer()
-                try:
-                    self._catalog.add_layout(self._key.run, rank, incarnation, record)
-                except FullError:
-                    raise
-                except ValueError as error:
-                    raise RefusedError(str(error)) from error
-                self._ranks.take_layout(self._hear(rank, incarnation, None), record)
+                self._take_layout(record)
             case Document():
                 rank, incarnation = self._trainer()
                 found = StoredDocument(run=self._key.run, rank=rank, incarnation=incarnation, document=record)
@@ -145,9 +140,62 @@ class Intake:
                 self._take_gap(record)
             case RunEnd():
                 entry = self._hear(*self._trainer(), record.time)
-                entry.state.outcome = record.outcome
+                self._newest(entry).state.outcome = record.outcome
                 entry.state.lost_before_write = record.lost_before_write
                 self._ranks.take_end(entry, record)
+
+    def _take_start(self, start: RunStart) -> None:
+        """A start of a rank, or of a further member of one: the member before it is over."""
+        entry = self._hear(start.rank, start.incarnation, start.time)
+        member = member_number(start.member)
+        if start.member is not msgspec.UNSET or entry.state.newest_member:
+            former = self._newest(entry).state
+            former.outcome = former.outcome or "finished"
+            entry.state.newest_member = min(member, MAX_MEMBERS - 1)
+            entry = self._hear(start.rank, start.incarnation, start.time, member=member)
+            entry.state.outcome = None
+        self._catalog.describe(entry, start)
+
+    def _take_layout(self, layout: Layout) -> None:
+        rank, incarnation = self._trainer()
+        member = member_number(layout.member)
+        try:
+            self._catalog.add_layout(self._run_of(member), rank, incarnation, layout)
+        except FullError:
+            raise
+        except ValueError as error:
+            raise RefusedError(str(error)) from error
+        self._ranks.take_layout(self._hear(rank, incarnation, None, member=member), layout)
+
+    # -- members
+
+    def _run_of(self, member: int) -> str:
+        """Return the id under which a member is kept.
+
+        Raises:
+            FullError: there are as many as a run may have.
+        """
+        if member >= MAX_MEMBERS:
+            raise FullError(f"more than {MAX_MEMBERS:,} models of one run")
+        run = member_run(self._key.run, member)
+        self.members.add(run)
+        return run
+
+    def _newest(self, entry: Incarnation) -> Incarnation:
+        """Return the newest member of a start of a rank; the start itself where there is one."""
+        member = entry.state.newest_member
+        return self._hear(entry.rank, entry.number, None, member=member) if member else entry
+
+    def _of_member(self, event: Event) -> Event:
+        """Give an event the id under which its member is kept; a helper's is about the newest."""
+        member = member_number(event.member)
+        entry = self._catalog.incarnations.get((self._key.run, event.rank, event.incarnation))
+        if self._writer is None and entry is not None and entry.state.newest_member:
+            member = entry.state.newest_member
+            event = msgspec.structs.replace(event, member=member)
+        # Those of the members that are too many are the run's.
+        kept = member if member < MAX_MEMBERS else 0
+        return msgspec.structs.replace(event, run=member_run(event.run, kept)) if kept else event
 
     def _take_event(self, event: Event, seq: int | None) -> None:
         data = encode(event)
@@ -168,14 +216,17 @@ class Intake:
             raise RefusedError(f"not a trainer's stream: {self._key.writer}")
         return self._writer
 
-    def _hear(self, rank: int, incarnation: int, time: float | None) -> Incarnation:
-        entry = self._catalog.incarnation(self._key.run, rank, incarnation)
+    def _hear(self, rank: int, incarnation: int, time: float | None, *, member: int = 0) -> Incarnation:
+        entry = self._catalog.incarnation(self._run_of(member), rank, incarnation)
         entry.hear(time, self._now)
         return entry
 
     def _take_host_sample(self, sample: HostSample) -> None:
         entry = self._hear(sample.rank, sample.incarnation, sample.time)
         entry.state.host_state = sample.state
+        newest = self._newest(entry)
+        newest.state.host_state = sample.state
+        newest.hear(sample.time, self._now)
         self._ranks.take_end(entry, sample)
         row = (self._key.run, sample.rank, sample.incarnation, sample.time, encode(sample))
         self._pending.host_samples.append(row)
@@ -219,7 +270,9 @@ class Intake:
 
     def _take_frame(self, seq: int, frame: Frame) -> None:
         rank, incarnation = self._trainer()
-        entry = self._hear(rank, incarnation, frame.time)
+        entry = self._hear(rank, incarnation, frame.time, member=frame.member)
+        if frame.member:
+            self._hear(rank, incarnation, frame.time)
         timeline = entry.layouts.get(frame.layout)
         frame = self._with_fewer_scalars(frame)
         if timeline is not None:
@@ -231,12 +284,11 @@ class Intake:
                 entry.state.taken = seq + 1
                 _note_step(entry.state, frame)
             self._catalog.gaps.close(self._key.run, self._key.writer, frame.step)
+        self._frames[frame.member, timeline].append((seq, frame))
         if timeline is None:
-            self._unnamed.append((seq, frame))
             if is_new and (has_tensors(frame) or frame.histograms):
                 self._bare.append((seq, frame.step))
             return
-        self._frames[timeline].append((seq, frame))
         if not is_detail:
             self._ranks.take_frame(self._catalog, entry, frame)
 
@@ -254,14 +306,17 @@ class Intake:
         return msgspec.structs.replace(frame, scalars=named)
 
     def _finish_frames(self) -> None:
-        if not self._frames and not self._unnamed:
+        if not self._frames:
             return
         rank, incarnation = self._trainer()
-        everything = [item for frames in (*self._frames.values(), self._unnamed) for item in frames]
-        scalars = self._catalog.timelines.add(self._key.run, rank)
-        if any(frame.scalars for _, frame in everything):
-            self._pending.scalars.append(_scalar_block(self._catalog, scalars, incarnation, everything))
-        for timeline, frames in self._frames.items():
+        for member in {member for member, _ in self._frames}:
+            frames = [item for (of, _), items in self._frames.items() if of == member for item in items]
+            scalars = self._catalog.timelines.add(self._run_of(member), rank)
+            if any(frame.scalars for _, frame in frames):
+                self._pending.scalars.append(_scalar_block(self._catalog, scalars, incarnation, frames))
+        for (_, timeline), frames in self._frames.items():
+            if timeline is None:
+                continue
             self._pending.histograms += histogram_rows(self._catalog, timeline, incarnation, frames)
             if any(has_tensors(frame) for _, frame in frames):
                 self._pending.tensors.append(tensor_block(self._catalog, timeline, incarnation, frames))

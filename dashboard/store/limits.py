@@ -11,12 +11,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from probe.wire import MEMBERS_IN_FULL
+
 MAX_RUNS: Final = 10_000
 """Runs of a store; those that come later wait in their spool."""
 MAX_STREAMS: Final = 32_768
 """Streams of a run: three for each start of a rank, one for each host."""
 MAX_INCARNATIONS: Final = 8_192
 """Starts of all ranks of a run together."""
+MAX_MEMBERS: Final = MEMBERS_IN_FULL
+"""Models of one run, made one after the other, that are kept; of those that come later their events are."""
 MAX_START_BYTES: Final = 64 * 1024**2
 """Of the descriptions of all starts of a run: they stay in memory."""
 MAX_LAYOUTS: Final = 16_384

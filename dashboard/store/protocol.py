@@ -71,6 +71,13 @@ class RunSummary:
     ranks: tuple[RankSummary, ...]
     event_counts: dict[str, int]
     """Severity -> events."""
+    member: int | None = None
+    """Which of the models that one run makes one after the other; None where there is one."""
+
+    @property
+    def recorded_as(self) -> str:
+        """Id of the run whose journal it is in: that of a member's run, else its own."""
+        return self.start.run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

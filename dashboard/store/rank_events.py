@@ -50,9 +50,13 @@ class RankEvents:
         if len(self._watches) > _MAX_RUNS:
             self._watches.popitem(last=False)
 
+    def _watch_of(self, entry: Incarnation) -> RankWatch | None:
+        """Return who follows a run; its members have its journal."""
+        return self._watches.get(entry.description().run)
+
     def take_frame(self, catalog: Catalog, entry: Incarnation, frame: Frame) -> None:
         """A frame of a rank has arrived."""
-        watch = self._watches.get(entry.run)
+        watch = self._watch_of(entry)
         if watch is None or entry.start is None or entry.start.world_size < 2:
             return
         if not watch.follows(entry.rank, entry.number):
@@ -65,7 +69,7 @@ class RankEvents:
 
     def take_layout(self, entry: Incarnation, layout: Layout) -> None:
         """A rank has said what its model is."""
-        watch = self._watches.get(entry.run)
+        watch = self._watch_of(entry)
         if watch is not None and entry.start is not None:
             watch.start(entry.start)
             watch.layout(entry.rank, entry.number, layout)

@@ -18,6 +18,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """running, finished, exception, killed or silent."""
     group: str
     """The same for the models of one training."""
+    member: int | None = None
+    """Which of the models that one run makes one after the other; None where there is one."""
     starred: bool = False
     """It is kept: the spool's cap passes it over."""
     note: str = ""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from probe.errors import WireError
-from probe.wire import SEVERITIES, Event, StreamKey, decode_record
+from probe.wire import SEVERITIES, Event, StreamKey, decode_record, member_number
 
 from .catalog import Catalog
 from .edge import GapRow
@@ -100,12 +100,17 @@ def summarise(catalog: Catalog, now: float) -> list[RunSummary]:
         if known is None or entry.number > known.number:
             newest[entry.run][entry.rank] = entry
     result = []
+    starts = {run: ranks[min(ranks)].description() for run, ranks in newest.items()}
+    shared = {start.run for start in starts.values() if start.member}
     for run, ranks in newest.items():
-        start = ranks[min(ranks)].description()
+        start = starts[run]
+        member = member_number(start.member) if start.run in shared else None
+        name = start.name or start.run
         result.append(
             RunSummary(
                 run=run,
-                name=start.name or run,
+                name=name if member is None else f"{name} (model {member + 1})",
+                member=member,
                 start=start,
                 started=first_start[run],
                 ranks=tuple(ranks[rank].summary(now) for rank in sorted(ranks)),

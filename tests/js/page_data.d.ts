@@ -88,7 +88,7 @@ interface Tile { id: string; value: string; unit: string; detail: string; is_bad
 interface RankState { rank: number; state: string }
 
 /** A line of the run selector. */
-interface RunEntry { run: string; name: string; started: number; group: string; model: string; ranks: RankState[] }
+interface RunEntry { run: string; name: string; started: number; group: string; model: string; member: number | null; ranks: RankState[] }
 
 interface Verdict {
   severity: Severity;
@@ -191,6 +191,8 @@ interface RunRow {
   name: string;
   group: string;
   model: string;
+  /** Which of the models that one run makes one after the other. */
+  member: number | null;
   started: number;
   state: string;
   written: number;

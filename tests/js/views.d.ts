@@ -136,6 +136,8 @@ interface Nanscope {
 
   // ns_62_run_picker.js, ns_63_picker_rows.js, ns_67_overlay.js
   runState(run: RunEntry): string;
+  scriptOf(run: { name: string; model: string }): string;
+  modelsOf(runs: { member: number | null }[]): string;
   takePickerRows(rows: PickerFacts[]): void;
   drawRunButton(shown: RunEntry | undefined): void;
   startRunPicker(): void;

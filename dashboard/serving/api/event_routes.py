@@ -14,6 +14,7 @@ from probe.wire import Event, Severity
 from probe.wire.event_json import event_json
 
 from ...page.views.event_facts import event_order
+from ...store.members import events_of
 from .context import AnyRank, ApiContext, EndStep, FirstStep, Limit, RunId, make_router, steps_between
 from .models import EventList, EventModel
 from .series_routes import json_answer
@@ -72,7 +73,7 @@ def event_routes(context: ApiContext) -> APIRouter:
             first=steps.first,
             end=steps.end,
         )
-        known = sorted(context.store.events(run, rank), key=event_order)
+        known = sorted(events_of(context.store, run, rank), key=event_order)
         shown, following = page_of(known, wanted, limit=limit, cursor=cursor)
         facts = {"v": 1, "run": run, "next_cursor": following}
         return json_answer({**facts, "events": [event_json(one) for one in shown]})
@@ -80,7 +81,7 @@ def event_routes(context: ApiContext) -> APIRouter:
     @router.get("/runs/{run}/events/{event}", summary="One event", response_model=EventModel)
     def one(run: RunId, event: EventId) -> Response:
         context.require_run(run)
-        found = context.store.event(run, event)
+        found = next((one for one in events_of(context.store, run) if one.id == event), None)
         if found is None:
             raise HTTPException(404, f"run {run!r} has no event {event!r}")
         return json_answer(event_json(found))

@@ -41,6 +41,9 @@ class RunRow(BaseModel):
     written: float = Field(description="UNIX seconds of the newest step")
     state: str = Field(description="running, finished, exception, killed or silent")
     group: str = Field(description="the same for the models of one training")
+    member: int | None = Field(
+        description="which of the models that one run makes one after the other; null where there is one"
+    )
     starred: bool
     note: str
 

@@ -1,0 +1,44 @@
+"""The members of a run: models made one after the other, each kept as a run of its own beside the first.
+
+The journal is one run's, and so are what is asked of its trainers, its deletion and its list of events. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from probe.wire import Event, member_number
+
+from .protocol import RunSummary, Store
+
+
+def members_of(runs: Sequence[RunSummary], run: str) -> list[str]:
+    """Return the ids of a run and of its further members; of a member its own alone."""
+    later = [(one.member or 0, one.run) for one in runs if one.recorded_as == run and one.run != run]
+    return [run, *(name for _, name in sorted(later))]
+
+
+def recorded_as(runs: Sequence[RunSummary], run: str) -> str:
+    """Return the id of the run whose journal has a member; that of another run is its own."""
+    return next((one.recorded_as for one in runs if one.run == run), run)
+
+
+def events_of(store: Store, run: str, rank: int | None = None) -> list[Event]:
+    """Return the events of a run with those of its members, as its journal has them."""
+    runs = store.runs()
+    members, own = members_of(runs, run), recorded_as(runs, run)
+    return [
+        as_recorded(event, own, has_members=len(members) > 1)
+        for member in members
+        for event in store.events(member, rank)
+    ]
+
+
+def as_recorded(event: Event, run: str, *, has_members: bool) -> Event:
+    """Return an event under the id of its run; with its number also where it is of the first member."""
+    member = member_number(event.member) if has_members else event.member
+    if event.run == run and event.member == member:
+        return event
+    return msgspec.structs.replace(event, run=run, member=member)
