@@ -59,8 +59,8 @@ class EmbeddingRowsDetector:
                 severity="warning",
                 subject=name,
                 message=f"Of the {self._sizes[name]} rows of {name} only row {row} got a gradient in each of "
-                f"the first {LOOKS} steps{more}: every index is {row}, so nothing is told apart. Look at "
-                "what makes the indices",
+                f"the first {LOOKS} steps{more}: every index is {row}, or a mask lets only that row through. "
+                "Look at what makes the indices, and whether a mask is upside down",
                 value=1.0,
                 threshold=None,
                 baseline={"rows": float(self._sizes[name])},

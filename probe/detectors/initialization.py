@@ -52,6 +52,13 @@ NONLINEAR_TYPES: Final = frozenset(
     }
 )
 """A deep linear net may well begin near 0 on purpose: that is how its saddles are studied."""
+AFTER_UPDATES: Final = (
+    "The first updates have made it so, not the initialisation: the gradient had an ordinary size before "
+    "them.",
+    "Lower the learning rate, warm it up, or clip gradients; look at the update ratios (about 1e-3 is usual)."
+    "",
+    "If units saturated or died with these updates, begin again from the initial weights.",
+)
 ROUNDING: Final = 1e-6
 """Deviation of a matrix whose elements are all equal, relative to their size."""
 
@@ -67,6 +74,8 @@ class InitializationDetector:
         self._groups: list[npt.NDArray[np.intp]] = []
         self._is_matrix: npt.NDArray[np.bool_] | None = None
         self._steep = 0
+        self._first_norms: Floats | None = None
+        """Gradients as the weights were made, before any update."""
 
     def observe(self, sample: Sample) -> list[Finding]:
         """Return at most one finding."""
@@ -74,6 +83,8 @@ class InitializationDetector:
             self._first_step = sample.step
         if sample.step > self._first_step + FIRST_STEPS:
             return []
+        if sample.step == self._first_step:
+            self._first_norms = sample.grad_norm
         if self._parameters.begins_anew(sample):
             self._is_matrix, self._steep = sample.is_matrix, 0
             if sample.step == self._first_step:
@@ -102,20 +113,31 @@ class InitializationDetector:
         per_matrix = math.exp(abs(logs[-1] - logs[0]) / (len(rows) - 1))
         verb = "shrinks" if norms[first] < norms[last] else "grows"
         names = sample.parameter_names
+        began, advice = self._beginning(norms, first)
         return [
             Finding(
                 kind="poor_initialization",
                 severity="warning",
                 subject=names[first],
+                advice=advice,
                 message=f"On its way back the gradient {verb} by a factor of {per_matrix:.3g} from one "
                 f"weight matrix to the one before: from {norms[last]:.3g} in {names[last]} to "
-                f"{norms[first]:.3g} in {names[first]} at step {sample.step}",
+                f"{norms[first]:.3g} in {names[first]} at step {sample.step}{began}",
                 value=float(np.exp(abs(logs[-1] - logs[0]))),
                 threshold=self._ratio,
                 neighbours=_by_depth(norms, rows),
                 affected=tuple(names[row] for row in rows),
             )
         ]
+
+    def _beginning(self, norms: Floats, row: int) -> tuple[str, tuple[str, ...]]:
+        """What to say and to advise where a gradient was of ordinary size before the first updates."""
+        first = self._first_norms
+        if first is None or len(first) != len(norms) or not first[row] > 0.0:
+            return "", ()
+        if abs(math.log(first[row]) - math.log(norms[row])) < math.log(self._ratio) / 2.0:
+            return "", ()
+        return f"; at step {self._first_step} it was {first[row]:.2g} there", AFTER_UPDATES
 
     def _signal(self, sample: Sample, modules: ModuleSample) -> list[Finding]:
         if self._modules.begins_anew(modules, sample.step):

@@ -86,10 +86,18 @@ class RecentSteps:
         self._names: tuple[str, ...] = ()
         self._jumps: deque[Move] = deque(maxlen=_MOST_JUMPS)
         self._noted: deque[Change] = deque(maxlen=_TOGETHER)
+        self._is_training: bool | None = None
 
     def note_level(self, step: int, level: str) -> None:
         """Somebody has set another level."""
         self._noted.append(Change("level", step, f"-> {level}"))
+
+    def note_mode(self, step: int, *, is_training: bool) -> None:
+        """Say in which mode the model was in a step; others are in that of the last."""
+        was_training, self._is_training = self._is_training, is_training
+        if was_training is not None and was_training != is_training:
+            modes = "eval -> train" if is_training else "train -> eval"
+            self._noted.append(Change("mode", step, modes))
 
     def note(self, observed: Observation | ObservationBatch) -> None:
         """Take the newest step or steps; those of another layout are forgotten."""

@@ -38,7 +38,7 @@ from .error_events import ErrorEvents
 from .event_writer import evidence_of
 from .evidence import LateEvidence, StepEvidence
 from .failure_texts import TEXT_LIMIT, describe_failure
-from .moved_before import moved_before
+from .moved_before import known_of, moved_before, set_before
 from .seen_errors import SeenErrors
 from .verdict import NOTHING_FOUND, Verdict, first_critical, is_alarming, suspicion_of
 
@@ -63,7 +63,7 @@ class IncidentReporter(ErrorEvents):
         self.lock = threading.RLock()
         """Held by who judges, for two milliseconds at a time as long as nothing is found."""
         self._detectors = DetectorBank(config.thresholds, pause=give_way)
-        self._recent, self._scaler = RecentSteps(), ScalerWatch()
+        self.recent, self._scaler = RecentSteps(), ScalerWatch()
         self._new_tasks = NewTaskWatch[_Moment](may_burst=config.thresholds.explosion_norm is None)
         self.black_box = BlackBox(steps=config.black_box_steps, limit_bytes=config.black_box_mib * 2**20)
         """What the newest steps were called with; put there by what finishes a step."""
@@ -123,9 +123,9 @@ class IncidentReporter(ErrorEvents):
     def judge(self, observation: Observation, time: float, evidence: StepEvidence | LateEvidence) -> Verdict:
         """Detect, write and log what is wrong at a step, whose update has not been made as a rule."""
         replays = self.replays
-        self._recent.note(observation)
+        self.recent.note(observation)
         findings = self._detectors.observe(observation)
-        jumped = self._recent.note_jumps(self._detectors.take_jumps())
+        jumped = self.recent.note_jumps(self._detectors.take_jumps())
         if findings:
             # What they mean together is asked of few steps.
             from ..detectors.verdicts import merge_nonfinite
@@ -214,10 +214,10 @@ class IncidentReporter(ErrorEvents):
             times: UNIX seconds of each.
             stacks: of the training loop, when each was measured.
         """
-        self._recent.note(batch)
+        self.recent.note(batch)
         self._scaler.note_updates()
         found = dict(self._detectors.observe_batch(batch))
-        suspicion = self._recent.note_jumps(self._detectors.take_jumps())
+        suspicion = self.recent.note_jumps(self._detectors.take_jumps())
         critical, alarms = None, list[int]()
         is_quiet = not (found or self._new_tasks.waits)
         if is_quiet and self._episodes.pass_quiet(batch.steps, self._model):
@@ -397,7 +397,9 @@ class IncidentReporter(ErrorEvents):
         origin = None if replay is None else replay.origin
         # The one that the origin was found in; else the newest.
         micro_step = None if replay is None else replay.micro_step
-        hints = {} if origin is None else {"phase": origin.phase, "op": origin.op}
+        known = known_of(
+            replay, self._guard.run("why", set_before, self.recent, self.black_box, step, evidence)
+        )
         event = self._new_event(
             finding.kind,
             finding.subject,
@@ -425,7 +427,7 @@ class IncidentReporter(ErrorEvents):
                     else capture_stack()
                 ),
             ),
-            advice=advice_of(finding, **hints),
+            advice=advice_of(finding, known),
         )
         if replay is not None and replay.came_from_another_rank:
             # Else the ranks that it was spread to could use up the bundles that the run may have.
@@ -460,15 +462,11 @@ class IncidentReporter(ErrorEvents):
             )
         return self._bundles.attach(event, evidence)
 
-    def note_level(self, step: int, level: str) -> None:
-        """Somebody has set another level, which may be what changed before an event."""
-        self._recent.note_level(step, level)
-
     def _why(self, finding: Finding, step: int, evidence: StepEvidence | LateEvidence) -> list[str]:
         """One line on what moved before the event, where more than the event's own series did."""
         if finding.severity == "info":
             return []
-        line = self._guard.run("why", moved_before, self._recent, self.black_box, step, evidence)
+        line = self._guard.run("why", moved_before, self.recent, self.black_box, step, evidence)
         return [] if line is None else [line]
 
     def _replay(self, finding: Finding, evidence: StepEvidence | LateEvidence) -> Replay | None:

@@ -258,4 +258,4 @@ class MeasureSchedule:
         self._settings = new
         all_objects.keep_to(new.limit)
         self._incidents.note("level_changed", new.level, message, step=step, time=time.time())
-        self._incidents.note_level(step, new.level)
+        self._incidents.recent.note_level(step, new.level)

@@ -102,6 +102,7 @@ class StepJudge:
             What was found; nothing as long as it waits.
         """
         measured, verdict = newest.measured, NOTHING_FOUND
+        self._incidents.recent.note_mode(measured.step, is_training=self._model.root.training)
         if newest.state == "late":
             return verdict
         if self._judges_each or not measured.is_quiet:

@@ -262,6 +262,17 @@ def test_gradient_that_changes_tenfold_in_each_layer_is_found_at_the_fourth_samp
     )
 
 
+@pytest.mark.parametrize(("first", "is_of_updates"), [(2.8e-2, True), (1e-7, False)])
+def test_gradient_that_the_updates_killed_is_not_advised_another_initialisation(
+    first: float, is_of_updates: bool
+) -> None:
+    before = backwards([first] * 7 if is_of_updates else [first * 10.0**i for i in range(7)], steps=1)
+    killed = [replace(one, step=one.step + 1) for one in backwards([1e-7 * 10.0**i for i in range(7)])]
+    finding = find([*before, *killed], InitializationDetector(OPTIONS))[0][1]
+    assert ("at step 0 it was 0.028 there" in finding.message) == is_of_updates
+    assert any("not the initialisation" in sentence for sentence in finding.advice) == is_of_updates
+
+
 def test_gradients_of_a_deep_sigmoid_net_are_found_and_those_of_a_shallow_one_are_not() -> None:
     def model(depth: int, between: type[nn.Module]) -> nn.Sequential:
         torch.manual_seed(0)
