@@ -32,8 +32,16 @@ class _Episode(msgspec.Struct):
     told: int = 1
     """Its count when it was written last."""
 
+    def takes_more(self, finding: Finding) -> bool:
+        """Whether a warning is about more by now than at first: layers that died later count too."""
+        if finding.severity != "warning" or len(finding.affected) <= len(self.event.propagated_to):
+            return False
+        known = dict.fromkeys([*self.event.propagated_to, *finding.affected])
+        self.event = msgspec.structs.replace(self.event, propagated_to=list(known))
+        return True
+
     def record(self, *, ended: bool = False) -> Event:
-        """The event in its present state; everything but the count and the end is the first state's."""
+        """The event in its present state: the first one's but for the count, the end and what it is about."""
         return msgspec.structs.replace(self.event, count=self.count, last_step=self.last_step, ended=ended)
 
 
@@ -181,7 +189,8 @@ class EpisodeTracker:
             return []
         episode.count += 1
         episode.last_step = step
-        if episode.count & (episode.count - 1) and time - episode.written_at < REWRITE_S:
+        has_grown = episode.takes_more(finding)
+        if not has_grown and episode.count & (episode.count - 1) and time - episode.written_at < REWRITE_S:
             return []
         episode.written_at, episode.told = time, episode.count
         return [episode.record()]

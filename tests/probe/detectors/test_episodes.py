@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -315,3 +316,30 @@ def test_running_episode_is_brought_up_to_date_once() -> None:
     (state,) = tracker.brought_up_to_date(7.0)
     assert (state.count, state.last_step, state.ended) == (7, 6, False)
     assert tracker.brought_up_to_date(8.0) == []
+
+
+def test_layers_that_join_a_warning_later_are_counted_in_it() -> None:
+    tracker, written = EpisodeTracker(), []
+    for step in range(12):
+        names = ("a", "b", "c")[: 1 + (step >= 5) + (step >= 9)]
+        found = replace(finding("zero_gradient", "a"), affected=names)
+        make = maker(0)
+        written += tracker.update(
+            step,
+            1000.0 + step,
+            [found],
+            model="net",
+            make_event=lambda item, make=make: msgspec.structs.replace(make(item), propagated_to=["a"]),
+        )
+    assert len({event.id for event in written}) == 1
+    states = [(event.count, event.propagated_to) for event in written]
+    assert states == [
+        (1, ["a"]),
+        (2, ["a"]),
+        (4, ["a"]),
+        (6, ["a", "b"]),
+        (8, ["a", "b"]),
+        (10, ["a", "b", "c"]),
+    ]
+    (last,) = tracker.close(12, 1012.0)
+    assert (last.count, last.propagated_to, last.ended) == (12, ["a", "b", "c"], True)
