@@ -272,7 +272,7 @@ def time_parts(parts: Parts, run: Any) -> None:
         part = f"judge: {type(detector).__name__}"
         parts.time(detector, "learn_quiet", part)
         parts.time(detector, "observe", f"{part}, one by one")
-    parts.time(incidents._recent, "note", "judge: what an event tells of before")
+    parts.time(incidents.recent, "note", "judge: what an event tells of before")
     parts.time(sample_judge.SampleJudge, "take", "sample: episodes")
     parts.time(sample_judge, "build_sample", "sample: arrange")
     parts.time(type(recorder.processors), "look", "tend: waits for a processor")
