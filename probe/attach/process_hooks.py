@@ -6,6 +6,7 @@ Used by `session.py` alone. Callbacks run on the thread that exits, fails or for
 from __future__ import annotations
 
 import atexit
+import contextlib
 import multiprocessing
 import multiprocessing.util
 import os
@@ -49,6 +50,8 @@ class ProcessHooks:
         self._previous_of_threads: Callable[..., Any] | None = None
         self._known: BaseException | None = None
         """What the interpreter had printed before there was a session."""
+        self._is_interrupted = False
+        """Whether a Ctrl-C has ended the script."""
         self._registered = False
         self._pid_with_finalizer: int | None = None
 
@@ -88,13 +91,19 @@ class ProcessHooks:
         is_replaced = is_replaced and not hasattr(sys, "ps1")
         try:
             if is_replaced and isinstance(error, BaseException) and error is not self._known:
+                self._is_interrupted = type(error) is KeyboardInterrupt
                 finish_beside_signals(self._report, error, error.__traceback__)
         finally:
             self._close()
+            if self._is_interrupted:
+                _end_by_interrupt()
 
     def _excepthook(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
+        # A script that calls the hook itself goes on; so does a prompt.
+        is_last = getattr(sys, "last_value", None) is error and not hasattr(sys, "ps1")
+        self._is_interrupted = is_last and kind is KeyboardInterrupt
         struck = finish_beside_signals(self._report, error, trace)
         (self._previous_hook or sys.__excepthook__)(kind, error, trace)
         if struck is not None and not isinstance(struck, Exception):
@@ -116,3 +125,13 @@ class ProcessHooks:
                 self._report(error, error.__traceback__)
         finally:
             self._close()
+
+
+def _end_by_interrupt() -> None:
+    """Have the interpreter end the process by SIGINT, as it does after a Ctrl-C that nobody catches.
+
+    It forgets that with each string that is executed afterwards: a dataclass of a module that is first
+    imported while sessions close has several. One that raises brings it back.
+    """
+    with contextlib.suppress(KeyboardInterrupt):
+        exec("raise KeyboardInterrupt")  # noqa: S102 - a constant

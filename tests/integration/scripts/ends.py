@@ -47,6 +47,9 @@ match sys.argv[1]:
         sys.exit("gave up")
     case "interrupt":
         os.kill(os.getpid(), signal.SIGINT)
+    case "interrupt_with_hook":
+        sys.excepthook = lambda kind, *_: print(kind.__name__, file=sys.stderr)
+        os.kill(os.getpid(), signal.SIGINT)
     case "terminate":
         os.kill(os.getpid(), signal.SIGTERM)
     case "nan":
