@@ -106,7 +106,7 @@ def test_same_seed_is_equal_to_the_last_bit(folder: Path, train: Train) -> None:
 def test_another_seed_parts_at_step_0(folder: Path, train: Train) -> None:
     first, second = train(), train("--seed", "1")
     code, said = diff(folder, first, second)
-    assert code == 1 and "They part at step 0; no step before it is equal." in said
+    assert code == 1 and "They differ from step 0, the first one." in said
     assert "seed" in said and "First layer in backward order: `2`" in said
 
 

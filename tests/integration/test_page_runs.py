@@ -104,7 +104,7 @@ class TestRunsOfEitherStore(OnePage):
         for run in ("run-a", "run-b"):
             row(page, run).locator("input[type=checkbox]").check()
         expect(page.locator(".ns-runs-headline")).to_have_text(
-            "They part at step 60; 60 steps before it are equal."
+            "They differ from step 60; the 60 steps before it are equal."
         )
         until(page, "/newest .+, .+/.test(document.querySelector('#runs-chart').ariaLabel)")
         assert "compare=run-a&compare=run-b" in page.url
