@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import itertools
 import linecache
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Final, NamedTuple, TypeAlias
 
@@ -18,9 +18,29 @@ from ..threads.notebook_cells import shown_name
 from ..threads.stacks import RawFrame
 from ..threads.whereabouts import is_installed
 
-_CUTTING_METHODS: Final = frozenset({"detach", "detach_", "item", "tolist", "numpy"})
+_CUTTING_METHODS: Final = frozenset(
+    {
+        *(
+            "detach",
+            "detach_",
+            "item",
+            "tolist",
+            "numpy",
+            "argmax",
+            "argmin",
+            "argsort",
+            "long",
+            "int",
+            "bool",
+        ),
+        *("eq", "ne", "lt", "le", "gt", "ge", "isclose", "bernoulli", "multinomial"),
+    }
+)
 _CUTTING_FUNCTIONS: Final = frozenset(
-    {"float", "int", "tensor", "as_tensor", "from_numpy", "array", "asarray"}
+    {
+        *("float", "int", "tensor", "as_tensor", "from_numpy", "array", "asarray"),
+        *("argmax", "argmin", "argsort", "bernoulli", "multinomial"),
+    }
 )
 _NUMBERS: Final = frozenset({"shape", "dtype", "device", "ndim", "size", "dim", "numel", "requires_grad"})
 """Attributes that carry no graph, and cut none."""
@@ -32,14 +52,14 @@ _Span: TypeAlias = tuple[int | None, int | None, int | None, int | None]
 """First and last line, first and last column."""
 
 
-class _Cut(NamedTuple):
+class Cut(NamedTuple):
     """What takes values out of the graph."""
 
     line: int
     text: str
 
 
-_Flow: TypeAlias = _Cut | bool
+_Flow: TypeAlias = Cut | bool
 """Of a value: whether it carries the model's graph, or where it was cut off from it."""
 
 
@@ -57,11 +77,24 @@ def find_cut(stack: Sequence[RawFrame]) -> str | None:
             return None
         walk = _Walk(_span_of(code, offset), function)
         cut = walk.cut_in(function.body) or walk.returned
-        if isinstance(cut, _Cut):
+        if isinstance(cut, Cut):
             return f"{shown_name(code.co_filename)}:{cut.line}: {cut.text}"
         if not cut:
             return None
     return None
+
+
+def find_cut_after(
+    function: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef, is_model: Callable[[ast.Call], bool]
+) -> Cut | None:
+    """Return where the graph is cut between a call of a model and `backward`; None where nothing shows it.
+
+    Args:
+        function: the source of the training loop.
+        is_model: whether a call is one of a model.
+    """
+    cut = _Walk(None, function, is_model).cut_in(function.body)
+    return cut if isinstance(cut, Cut) else None
 
 
 def find_switched_off(stack: Sequence[RawFrame]) -> str | None:
@@ -120,20 +153,26 @@ def _span_of(code: CodeType, offset: int) -> _Span:
 class _Walk:
     """Follows names through one function."""
 
-    def __init__(self, span: _Span, function: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    def __init__(
+        self,
+        span: _Span | None,
+        function: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef,
+        is_model: Callable[[ast.Call], bool] | None = None,
+    ) -> None:
         self.returned: _Flow = False
         """What the function returns."""
-        self.called_in: _Cut | None = None
+        self.called_in: Cut | None = None
         """What disables gradients where the call at `span` is made."""
         self._span = span
+        self._is_model = is_model
         self._flows: dict[str, _Flow] = {}
-        self._block: _Cut | None = None
+        self._block: Cut | None = None
         """The `with torch.no_grad()` that is under way, or the decorator."""
         for decorator in () if isinstance(function, ast.Module) else function.decorator_list:
             if _switches_off(decorator):
-                self._block = _Cut(decorator.lineno, f"@{ast.unparse(decorator)}"[:_MOST_TEXT])
+                self._block = Cut(decorator.lineno, f"@{ast.unparse(decorator)}"[:_MOST_TEXT])
 
-    def cut_in(self, body: Sequence[ast.stmt]) -> _Cut | None:
+    def cut_in(self, body: Sequence[ast.stmt]) -> Cut | None:
         """Return what cuts off the value that `backward` is called on."""
         for statement in body:
             found = self._statement(statement)
@@ -141,11 +180,11 @@ class _Walk:
                 return found
         return None
 
-    def _statement(self, statement: ast.stmt) -> _Cut | None:
+    def _statement(self, statement: ast.stmt) -> Cut | None:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             return None
         if isinstance(statement, ast.Expr) and _switches_off(statement.value):
-            self._block = _Cut(statement.lineno, ast.unparse(statement)[:_MOST_TEXT])
+            self._block = Cut(statement.lineno, ast.unparse(statement)[:_MOST_TEXT])
         elif isinstance(statement, ast.Expr) and _is_set_to(statement.value, True):
             self._block = None
         for value in _values_of(statement):
@@ -154,13 +193,13 @@ class _Walk:
                 self._assign(statement, flow)
             if isinstance(statement, ast.Return):
                 self.returned = _together([flow, self.returned])
-            if isinstance(cut := self._flow_of_backward(value), _Cut):
+            if isinstance(cut := self._flow_of_backward(value), Cut):
                 return cut
         outer = self._block
         if isinstance(statement, ast.With):
             heads = [item.context_expr for item in statement.items if _switches_off(item.context_expr)]
             if heads:
-                self._block = outer or _Cut(statement.lineno, f"with {ast.unparse(heads[0])}"[:_MOST_TEXT])
+                self._block = outer or Cut(statement.lineno, f"with {ast.unparse(heads[0])}"[:_MOST_TEXT])
         ends, before = [], dict(self._flows)
         for inner in _bodies_of(statement):
             if isinstance(statement, ast.If):
@@ -198,13 +237,14 @@ class _Walk:
             return False
         children = [child for child in ast.iter_child_nodes(value) if isinstance(child, ast.expr)]
         if isinstance(value, ast.Call):
-            if (value.lineno, value.end_lineno, value.col_offset, value.end_col_offset) == self._span:
+            where = value.lineno, value.end_lineno, value.col_offset, value.end_col_offset
+            if where == self._span if self._is_model is None else self._is_model(value):
                 self.called_in = self._block
                 return self._block or True
             children += [keyword.value for keyword in value.keywords]
         flow = _together([self._flow(child) for child in children])
         if flow is True and (self._block or self._cuts(value)):
-            return self._block or _Cut(value.lineno, ast.unparse(value)[:_MOST_TEXT])
+            return self._block or Cut(value.lineno, ast.unparse(value)[:_MOST_TEXT])
         is_number = isinstance(value, ast.Attribute) and value.attr in _NUMBERS
         return False if is_number else flow
 
@@ -212,6 +252,8 @@ class _Walk:
     def _cuts(value: ast.expr) -> bool:
         if isinstance(value, ast.Attribute):
             return value.attr == "data"
+        if isinstance(value, ast.Compare):
+            return True
         if not isinstance(value, ast.Call):
             return False
         is_method = isinstance(value.func, ast.Attribute)
@@ -221,7 +263,7 @@ class _Walk:
 
 def _together(flows: Sequence[_Flow]) -> _Flow:
     """Of a value that is made of others: one that carries the graph is enough."""
-    cuts = [flow for flow in flows if isinstance(flow, _Cut)]
+    cuts = [flow for flow in flows if isinstance(flow, Cut)]
     return True if True in flows else (cuts[0] if cuts else False)
 
 

@@ -18,6 +18,7 @@ from ..threads.stacks import stack_from_traceback
 from ..threads.user_lines import at_line, user_line
 from ..wire import Evidence, NoticedAt, Origin, Stacks
 from ..wire.message_lines import NO_LINE
+from .causes import find_cause
 from .failure_locals import describe_locals
 from .failure_part import failed_loss, failed_part
 from .failure_place import arrives_late, blocking_command, failed_call
@@ -61,7 +62,7 @@ def describe_failure(
     text = "".join(traceback.format_exception_only(error)).strip()
     origin: Origin | None = None
     place = at_line(frames).replace(", ", ", noticed at ", 1) if is_late else at_line(frames)
-    lines, evidence = [f"{text.splitlines()[0]} at step {step}{place}"], Evidence()
+    lines, evidence, advice = [f"{text.splitlines()[0]} at step {step}{place}"], Evidence(), advice_for(kind)
     if kind == "out_of_memory":
         live = guard.run(
             "live_memory", describe_live_memory, error, trace, model=model, optimizers=optimizers
@@ -70,6 +71,13 @@ def describe_failure(
             lines += live.lines(batch=samples)
             evidence = Evidence(value=live.asked_bytes, threshold=live.free_bytes, baseline=live.numbers())
     else:
+        cause = guard.run(
+            "cause", lambda: find_cause(error, trace, step=step, model=model, optimizers=optimizers)
+        )
+        if cause is not None:
+            sentence = f"{cause.sentence[:1].upper()}{cause.sentence[1:]}"
+            lines[0] = f"{sentence} ({type(error).__name__} at step {step}{place})"
+            advice = [*cause.advice]
         origin = None if is_late else guard.run("failed_call", failed_call, trace, model)
         if origin is not None:
             lines.append(f"Raised in {origin.module or 'the root module'}, by {origin.op}")
@@ -93,5 +101,5 @@ def describe_failure(
         "message": "\n".join([*lines, text])[:TEXT_LIMIT],
         "evidence": evidence,
         "stacks": Stacks(training_loop=frames),
-        "advice": advice_for(kind),
+        "advice": advice,
     }
