@@ -275,8 +275,8 @@ def _add_clean(commands: Commands) -> None:
         commands,
         "clean",
         "delete runs from the spool and the store",
-        "Says which and how much, and asks first. A run that is still written stays, and so does one whose "
-        "folder holds a file `starred`, unless it is named.",
+        "Lists what would be deleted and asks. Running trainings are kept, and so are starred runs unless "
+        "they are named.",
     )
     clean.add_argument("runs", nargs="*", metavar="RUN", help="a run's id, unique prefix of one, or name")
     older = "only runs that were last written longer ago than this, such as 14d or 36h"

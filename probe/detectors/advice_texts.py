@@ -41,7 +41,7 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "Look at the batch of this step; several in a row with growing norms mean divergence, not bad luck.",
     ),
     "gradient_vanishing": (
-        "The layers named learn next to nothing now; what lies between them and the loss has saturated or "
+        "These layers have almost stopped learning: what lies between them and the loss has saturated or "
         "died.",
         "Look between the first affected layer and the next healthy one: sigmoid or tanh in saturation, dead "
         "ReLUs, a gate near 0, a softmax that has become one-hot.",

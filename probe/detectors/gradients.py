@@ -366,10 +366,9 @@ class GradientScaleDetector:
             kind="gradient_vanishing",
             severity="warning",
             subject=subject,
-            message=f"Gradient norm {value:.4g} of {in_words(subject)} at step {observation.step} is "
-            f"1/{median / value:.3g} of its own median ({median:.4g}), "
-            f"for {int(self._low_run[worst])} steps in a row, while "
-            f"other layers keep theirs{fell}",
+            message=f"{in_words(subject)}: gradient norm {value:.2g} at step {observation.step}, "
+            f"1/{float(f'{median / value:.2g}'):,.0f} of its median ({median:.2g}), "
+            f"for {int(self._low_run[worst])} steps; other layers did not change{fell}",
             value=value,
             threshold=median * self._thresholds.vanishing_factor,
             baseline=self._baseline(worst) | {"median": median},

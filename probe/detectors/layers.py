@@ -122,8 +122,8 @@ class LayerIndex:
 
 
 def in_words(layer: str) -> str:
-    """Name a layer in a sentence: the root module's own name is empty."""
-    return layer or "the root module"
+    """Name a layer in a sentence, in backticks; the root module's own name is empty."""
+    return f"`{layer}`" if layer else "the root module"
 
 
 def and_more(count: int) -> str:

@@ -248,10 +248,11 @@ class WiringDetector:
     def _orphaned(self) -> Finding:
         names = self._orphans
         chosen = np.isin(np.array(self._names), np.array(names))
-        groups = [in_words(name) for name in topmost_modules(self._names, chosen)]
+        tops = list(topmost_modules(self._names, chosen))
+        groups = [in_words(name) for name in tops]
         more = f", the same of {', '.join(groups[1:4])}{' and others' if len(groups) > 4 else ''}"
         return self._finding(
-            subject=groups[0],
+            subject=tops[0],
             severity="info" if self._orphans_are_backbone else "warning",
             message=f"{groups[0]} gets gradients, but no optimizer has it: {_parameters(len(names))} did not "
             f"change in the {self.steps} steps up to step {self._step}{more if len(groups) > 1 else ''}",

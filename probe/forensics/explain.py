@@ -26,16 +26,15 @@ from .origin import Cause, Verdict, already_bad, descendants, find_origin, outsi
 from .passes import Detail, StepReplay
 from .tensor_facts import classify, facts_of
 
-_IN_LOSS: Final = "it went wrong between the outputs of the model and the loss"
-_BETWEEN: Final = "it went wrong outside of the model's calls: between two of them, or on the way to the loss"
-_NOT_BY_OUTPUTS: Final = (
-    "it went wrong on a way to the loss that does not lead through the outputs of the model alone"
-)
-_NOT_ONE_OP: Final = "the lines of the loss give it again, but no one op in them made it of finite values"
-_NO_FORWARD_LINE: Final = "nothing tells which line of the forward this operation belongs to"
+_IN_LOSS: Final = "the bad value arose between the model's outputs and the loss"
+_BETWEEN: Final = "the bad value arose outside the model's calls: between two of them, or in the loss code"
+_NOT_BY_OUTPUTS: Final = "the bad value came from the loss code, not only from the model's outputs"
+_NOT_ONE_OP: Final = "the lines of the loss reproduce it, but no single op in them made it from finite values"
+_NO_FORWARD_LINE: Final = "it is not known which line of the forward this operation belongs to"
 _UNKNOWN_OUTPUTS: Final = (
-    f"{_IN_LOSS}, or its forward gave other outputs in the step than in the replay: those of the step were "
-    "no longer at hand"
+    f"{_IN_LOSS}, or its forward returned other outputs in the step than in the replay: those "
+    "of the step were "
+    "no longer kept"
 )
 
 
@@ -96,7 +95,7 @@ def explain(step: StepReplay, *, stage: str, loss_is_bad: bool | None) -> Explan
             return replace(found, call=position)
     if masks:
         return Explanation(reason=f"only infinities written on purpose, as masks, were found ({masks[0]})")
-    return Explanation(reason="nothing became non-finite inside the model during the replay")
+    return Explanation(reason="no value became non-finite inside the model during the replay")
 
 
 def _explained(
@@ -196,7 +195,7 @@ def _from_entry(step: StepReplay, position: int, entry: Cause, *, stage: str) ->
         state = step.state_of(position, entry.name)
         known = () if state is None else (facts_of(state, role=entry.source, name=entry.name),)
         return replace(_with_first_use(step, position, entry, reason), operands=known)
-    return Explanation(reason="something that no op of the replay made was non-finite")
+    return Explanation(reason="a value that no op of the replay made was non-finite")
 
 
 def _with_first_use(step: StepReplay, position: int, entry: Cause, reason: str) -> Explanation:

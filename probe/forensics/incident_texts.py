@@ -49,7 +49,7 @@ def describe(finding: Finding, step: int, replay: Replay | None, no_replay: str 
 
 
 def _origin_line(finding: Finding, step: int, replay: Replay) -> str:
-    """Write "NaN first at step 400 in blocks.3.norm, train.py:26, forward (sqrt)".
+    """Write "NaN first at step 400 in `blocks.3.norm`, train.py:26, forward (sqrt)".
 
     A bad input comes of no operation: "NaN first at step 400 in the input of the root module, train.py:26".
     """
@@ -62,7 +62,14 @@ def _origin_line(finding: Finding, step: int, replay: Replay) -> str:
         what = f"{seen} at step {step} {how} as {replay.value_kind}"
     line = at_op_line(replay.backward if is_in_derivative(origin, replay.backward) else replay.forward)
     if origin.phase == "input":
-        return f"{what} in the input of {origin.module or 'the root module'}{line}"
-    where = "outside any module" if origin.module is None else f"in {origin.module or 'the root module'}"
+        return f"{what} in the input of {module_text(origin.module or '')}{line}"
     already = f": {replay.entered}" if replay.entered else ""
+    if origin.phase == "loss" and origin.module is None:
+        return f"{what} in the loss{line} ({origin.op}){already}"
+    where = "outside the model" if origin.module is None else f"in {module_text(origin.module)}"
     return f"{what} {where}{line}, {origin.phase} ({origin.op}){already}"
+
+
+def module_text(module: str) -> str:
+    """Write a module's name in a sentence; the root's own is empty."""
+    return f"`{module}`" if module else "the root module"

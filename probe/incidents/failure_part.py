@@ -23,7 +23,7 @@ from .failure_place import OPERATORS, operation_at
 
 _TORCH: Final = os.path.dirname(torch.__file__) + os.sep  # noqa: PTH120 - compared with code's file names
 LOSS: Final = "the loss"
-_OUTSIDE: Final = "outside any module"
+_OUTSIDE: Final = "outside the model"
 _LOADER: Final = "the data loader"
 _WORKER: Final = " in DataLoader worker process "
 _PARTS: Final = (

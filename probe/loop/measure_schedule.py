@@ -187,13 +187,13 @@ class MeasureSchedule:
         suspicion, self._suspicion = self._suspicion, None
         if self._closer.is_over(step):
             self._configure(self._settings)
-            message = f"Level {self._settings.level} again: the closer look is over"
+            message = f"Back to level {self._settings.level}"
             self._incidents.note("level_changed", self._settings.level, message, step=step, time=now)
         elif suspicion is None or self._budget.is_throttled:
             return
         elif (closer := self._closer.begin(step, self._settings)) is not None:
             self._configure(closer)
-            message = f"Level {closer.level} for {STEPS} steps, for a closer look: {suspicion}"
+            message = f"Recording in more detail for {STEPS} steps (level {closer.level}): {suspicion}"
             self._incidents.note("level_changed", closer.level, message, step=step, time=now)
 
     def _configure(self, settings: Settings) -> None:

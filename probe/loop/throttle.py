@@ -150,9 +150,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         cost = f"{_milliseconds(self.cost_ns)} of a step of {_milliseconds(self.step_ns)}"
         if self.feature == TRIPWIRE:
             return (
-                f"The probe takes {share}: what it does at every step takes {cost}, and that stays\n"
-                "Everything else is measured as rarely as it gets. Short steps are like that: raise "
-                "overhead_limit, or make each step do more."
+                f"The probe takes {share}: its work at every step takes {cost}\n"
+                "This cannot be reduced further; it is normal for short steps. Raise overhead_limit, or make "
+                "each step do more."
             )
         label = LABELS[self.feature]
         reason = f"the probe {'takes' if self.is_looser else 'took'} {share}"

@@ -95,9 +95,9 @@ class ThrottleEvent:
         ]
         limit = f"{limit_fraction * 100:g} %"
         if not parts and is_tripwire:
-            return f"The probe cannot keep to {limit} of a step here: what it does at every step takes more"
+            return f"The probe costs more than its {limit} limit here, because these steps are very short"
         if not parts:
-            return f"The probe keeps to {limit} of a step: everything is measured as often as asked again"
+            return f"The probe is within its {limit} limit: everything is measured as often as asked again"
         more = f" and {len(parts) - _NAMED} more" if len(parts) > _NAMED else ""
         return f"To keep to {limit} of a step, the probe measures {', '.join(parts[:_NAMED])}{more}"
 

@@ -89,7 +89,7 @@ def unexplained_finding(
         subject="process",
         message="\n".join(
             [
-                f"Memory of the process grows without end: {size_text(growth.grown)} since step "
+                f"Memory of the process keeps growing: {size_text(growth.grown)} since step "
                 f"{growth.readings[-1][0] - growth.total_steps}",
                 _pace(growth.bytes_per_step, free_bytes),
                 f"{_NOT_FOUND if has_looked else _NOT_IN_HEAP}{'' if looks is None else _more(*looks)}",
@@ -111,11 +111,12 @@ def _more(before: Look, now: Look) -> str:
 
 def _pace(pace: float, free_bytes: float | None) -> str:
     """How fast memory grows, in bytes a step, and when it is used up."""
-    text = f"Memory grows by {size_text(pace)} a step, {size_text(1000 * pace)} in 1,000 steps"
+    text = f"Memory grows by {size_text(pace)} per step ({size_text(1000 * pace)} per 1,000 steps)"
     if free_bytes is not None and pace > 0:
         steps = free_bytes / pace
         if steps < 1e7:
-            text += f": what is free ({size_text(free_bytes)}) lasts for about {steps:,.0f} steps"
+            steps = float(f"{steps:.2g}")
+            text += f": free memory ({size_text(free_bytes)}) will run out in about {steps:,.0f} steps"
     return f"{text}."
 
 

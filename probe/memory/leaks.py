@@ -96,10 +96,9 @@ class Leak(msgspec.Struct, frozen=True, kw_only=True):
             )
         graph = ", each with the graph that made it" if self.has_graph else ""
         if self.is_plain:
-            graph = f", about {self._plain_rate()} a step"
-        return (
-            f"`{self.subject}` ({self.kind}){where} gets {_rate(self.per_step, self.content.what)}{graph}{at}"
-        )
+            graph = f", about {self._plain_rate()} per step"
+        kind = f"{'an' if self.kind[:1].lower() in 'aeiou' else 'a'} {self.kind}{where}"
+        return f"`{self.subject}` ({kind}) grows by {_rate(self.per_step, self.content.what)}{graph}{at}"
 
     def _plain_rate(self) -> str:
         if self.objects_per_step >= LEAST_PER_STEP:
@@ -125,10 +124,10 @@ class Leak(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _rate(per_step: float, what: str) -> str:
-    if per_step >= 0.95:
-        count = f"{per_step:,.0f}" if per_step >= 100 else f"{per_step:.3g}"
-        return f"{count} {what} a step" if count == "1" else f"{count} of {what} a step"
-    return f"1 {what} in {1 / per_step:.3g} steps"
+    if per_step < 0.95:
+        return f"one {what} every {1 / per_step:.2g} steps"
+    count = float(f"{per_step:.2g}") if per_step >= 10 else round(per_step)
+    return f"about one {what} per step" if count == 1 else f"about {count:,.0f} {what}s per step"
 
 
 class Suspect(msgspec.Struct, frozen=True):

@@ -193,7 +193,7 @@ def event(
         kind=kind,
         severity=severity,
         subject=subject,
-        message=message or f"NaN first at step {step} in blocks.1.norm1, train.py:26, forward",
+        message=message or f"NaN first at step {step} in `blocks.1.norm1`, train.py:26, forward",
         evidence=Evidence(value=float("nan"), baseline={"median": 1.3, "steps": 400.0}),
         origin=Origin(phase="forward", op="aten.div", module="blocks.1.norm1"),
         stacks=Stacks(forward=[where], training_loop=[where]),

@@ -25,7 +25,7 @@ def append(served: Served, *records: Any, run: str = "demo-run") -> None:
 
 
 def leak() -> Any:
-    message = "Memory leak: `history` gets 1 tensor a step\nKeep `.item()` of it."
+    message = "Memory leak: `history` grows by about one tensor per step\nKeep `.item()` of it."
     event = page_runs.event(40, kind="memory_leak", severity="warning", subject=HOSTILE, message=message)
     stack = Stacks(training_loop=[StackFrame(file="/home/ann/train.py", line=148, function="train")])
     numbers = Evidence(value=0.8 * MIB, baseline={"items": 12.0, "items_per_step": 1.0})

@@ -24,7 +24,7 @@ from dashboard.commands import quickstart
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = {
-    "autograd": ["outside any module, quickstart_train.py:", "loss (SqrtBackward0)", "in distance"],
+    "autograd": ["in the loss, quickstart_train.py:", "(SqrtBackward0)", "in distance"],
     "gradient": ["gradient vanishing", "gradient explosion", "of second"],
     "memory": ["Memory leak: `kept` (list)", "in keep_loss"],
     "training": ["no warnings"],

@@ -55,4 +55,4 @@ def test_origin_is_found_where_torch_lies_elsewhere(tmp_path: Path, way: str) ->
     event = next(event for event in run_of(spool).latest_events if event.kind == "nonfinite_loss")
     assert event.message.startswith("Inf first at step 4"), event.message
     assert event.origin is not None and "div" in event.origin.op
-    assert ", train.py:12, loss (div)" in event.message
+    assert ", train.py:12 (div)" in event.message

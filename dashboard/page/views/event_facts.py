@@ -144,7 +144,7 @@ def line_label(event: Event) -> str:
 def module_label(module: str | None) -> str:
     """A module's qualified name in words; the root and code outside any module have none."""
     if module is None:
-        return "outside any module"
+        return "outside the model"
     return module or "the model itself"
 
 

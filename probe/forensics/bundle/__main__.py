@@ -113,7 +113,7 @@ def _verdict(origin: Origin | None, forward: Sequence[StackFrame], reason: str) 
         return f"no origin: {reason}"
     if origin.phase == "input":
         return f"began in the input of {origin.module or 'the root module'}{at_op_line(forward)}"
-    where = "outside any module" if origin.module is None else f"in {origin.module or 'the root module'}"
+    where = "outside the model" if origin.module is None else f"in {origin.module or 'the root module'}"
     return f"began {where}{at_op_line(forward)}, {origin.phase} ({origin.op})"
 
 

@@ -157,7 +157,9 @@ class EffectGuard(GuardedWrites):
         elif isinstance(called, _OF_C):
             owner: Any = called.__objclass__
             if not (issubclass(Tensor, owner) or owner in FIXED or called.__name__ in _PURE):
-                now.refuse(f"they call {called.__qualname__}, whose effects cannot be put back")
+                now.refuse(
+                    f"they call {called.__qualname__}, which may have side effects that cannot be undone"
+                )
         elif isinstance(called, types.BuiltinFunctionType | types.MethodWrapperType):
             self._check_builtin(now, called, names)
         else:
@@ -169,7 +171,9 @@ class EffectGuard(GuardedWrites):
             return
         if not is_of_the_script(kind):
             if not is_allowed(kind.__module__, kind.__name__):
-                now.refuse(f"they make a {kind.__qualname__}, whose effects cannot be put back")
+                now.refuse(
+                    f"they make a {kind.__qualname__}, which may have side effects that cannot be undone"
+                )
         elif isinstance(made, types.FunctionType):
             self.check_function(now, made, of=kind)
 
@@ -180,7 +184,7 @@ class EffectGuard(GuardedWrites):
             return
         module = called.__module__ or getattr(owner, "__module__", None) or ""
         if not is_allowed(module, called.__name__):
-            why = f"they call {called.__qualname__}, whose effects cannot be put back"
+            why = f"they call {called.__qualname__}, which may have side effects that cannot be undone"
             now.refuse(why, is_certain=is_outside(module, called.__name__))
         self._check_out(now, module, called.__name__, names)
 
@@ -196,7 +200,7 @@ class EffectGuard(GuardedWrites):
             self._check_wrapped(now, called)
             module = kind.__module__ if is_of_the_script(called) else module
         if not is_allowed(str(module), name):
-            now.refuse(f"they call {name}, whose effects cannot be put back")
+            now.refuse(f"they call {name}, which may have side effects that cannot be undone")
         self._check_out(now, str(module), name, names)
 
     def _check_wrapped(self, now: Replaying, called: Any) -> None:
@@ -222,7 +226,7 @@ class EffectGuard(GuardedWrites):
             if name in _OF_ARRAYS:
                 now.ledger.array(owner)
             elif name.startswith(("to_file", "tofile", "dump", "setflags")):
-                now.refuse(f"they call ndarray.{name}, whose effects cannot be put back")
+                now.refuse(f"they call ndarray.{name}, which may have side effects that cannot be undone")
         elif restoring(owner) is not None:
             now.ledger.generator(owner)
         elif hasattr(type(owner), "__next__"):
@@ -233,14 +237,17 @@ class EffectGuard(GuardedWrites):
         elif not isinstance(owner, FIXED):
             module = kind.__module__ if isinstance(kind, type) else type(owner).__module__
             if not is_allowed(module, name):
-                why = f"they call {type(owner).__name__}.{name}, whose effects cannot be put back"
+                why = (
+                    f"they call {type(owner).__name__}.{name}, which may have side effects that "
+                    "cannot be undone"
+                )
                 now.refuse(why, is_certain=is_outside(module, name))
 
     def _check_tensor(self, now: Replaying, tensor: Tensor, name: str) -> None:
         if name == "requires_grad_":
             now.ledger.of_tensor(tensor, "requires_grad") if tensor.is_leaf else None
         elif name in _REFUSED_OF_TENSORS or (name in _OF_TENSORS and not now.is_fresh(tensor)):
-            now.refuse(f"they call Tensor.{name}, whose effects cannot be put back")
+            now.refuse(f"they call Tensor.{name}, which may have side effects that cannot be undone")
 
     # -- values that are read on
 
@@ -269,7 +276,9 @@ class EffectGuard(GuardedWrites):
         is_own = self._is_watched(now, inspect.getattr_static(type(value), "__iter__", None))
         is_known = is_own or isinstance(value, CONTAINERS) or is_of_the_script(type(value))
         if not is_known and not is_allowed(type(value).__module__, "__iter__"):
-            now.refuse(f"they go through a {type(value).__name__}, whose effects cannot be put back")
+            now.refuse(
+                f"they go through a {type(value).__name__}, which may have side effects that cannot be undone"
+            )
         return value
 
     def _check_iterator(self, now: Replaying, iterator: Any) -> None:
@@ -287,7 +296,10 @@ class EffectGuard(GuardedWrites):
             is_own = self._is_watched(now, inspect.getattr_static(type(manager), "__enter__", None))
             module = type(manager).__module__
             if not is_own and not is_allowed(module, type(manager).__name__):
-                now.refuse(f"they enter a {type(manager).__name__}, whose effects cannot be put back")
+                now.refuse(
+                    f"they enter a {type(manager).__name__}, which may have side effects that "
+                    "cannot be undone"
+                )
         return manager
 
     def _is_watched(self, now: Replaying, found: Any) -> bool:
@@ -314,7 +326,7 @@ def _print(now: Replaying, *values: Any, file: Any = None, **options: Any) -> No
     if file is None or is_output(file):
         return
     if not now.is_fresh(file):
-        now.refuse("they print into a file, which cannot be put back", is_certain=True)
+        now.refuse("they print into a file, which cannot be undone", is_certain=True)
     print(*values, file=file, **options)  # as the script calls it, into what the replay has made
 
 

@@ -66,9 +66,9 @@ class GuardedWrites:
         if is_library(code.co_filename) and is_allowed(module, name):
             return
         owner = "" if of is None else f"{of.__name__ if isinstance(of, type) else type(of).__name__}."
-        why = "whose effects cannot be put back"
+        why = "which may have side effects that cannot be undone"
         if not is_library(code.co_filename):
-            why = "whose source cannot be read, so its effects cannot be put back"
+            why = "whose source cannot be read, so its side effects cannot be undone"
         now.refuse(
             f"they call {owner}{function.__name__}, {why}", is_certain=is_outside(module, function.__name__)
         )
@@ -90,11 +90,11 @@ class GuardedWrites:
             now.ledger.slot(owner, name, found)
         elif isinstance(found, types.GetSetDescriptorType):
             if not now.is_fresh(owner):
-                now.refuse(f"they write {type(owner).__name__}.{name}, which cannot be put back")
+                now.refuse(f"they write {type(owner).__name__}.{name}, which cannot be undone")
         elif type(getattr(owner, "__dict__", None)) is dict:
             now.ledger.attributes(owner)
         else:
-            now.refuse(f"they write {type(owner).__name__}.{name}, which cannot be put back")
+            now.refuse(f"they write {type(owner).__name__}.{name}, which cannot be undone")
         return owner
 
     def items(self, owner: Any) -> Any:
@@ -113,7 +113,7 @@ class GuardedWrites:
             if isinstance(found, types.FunctionType) and is_library(found.__code__.co_filename):
                 keep_owner(now, owner)
             if not isinstance(found, types.FunctionType):
-                now.refuse(f"they write items of a {type(owner).__name__}, which cannot be put back")
+                now.refuse(f"they write items of a {type(owner).__name__}, which cannot be undone")
             else:
                 self.check_function(now, found, of=owner)
         return owner

@@ -74,7 +74,7 @@ def test_dead_relu_that_gives_only_zeros_is_found_before_its_units_are_counted()
     columns = {"units": [10.0, 64.0, 64.0, 10.0], "activation_zero_fraction": [0.0, 0.0, 1.0, 0.0]}
     found = found_by(DeadUnitDetector(OPTIONS), steps_of([columns] * 4))
     assert places(found)[0] == (2, "warning", "a_act")
-    assert found[0][1].message.startswith("64 of 64 units of a_act (ReLU) give nothing but 0 at step 2")
+    assert found[0][1].message.startswith("64 of 64 units of `a_act` (ReLU) give nothing but 0 at step 2")
 
 
 HEALTHY_DEAD = {

@@ -44,7 +44,9 @@ def test_signal_that_changes_tenfold_in_each_layer_is_found_at_the_second_sample
 def test_signal_finding_says_how_much_each_layer_does() -> None:
     finding = find(signals([0.1**i for i in range(6)]), InitializationDetector(OPTIONS))[0][1]
     assert finding.value == pytest.approx(1e5)
-    assert "by a factor of 10 from one Linear to the next: from 1 in m0 to 1e-05 in m10" in finding.message
+    assert (
+        "by a factor of 10 from one Linear to the next: from 1 in `m0` to 1e-05 in `m10`" in finding.message
+    )
 
 
 def test_signal_of_a_very_deep_model_fits_into_its_event() -> None:

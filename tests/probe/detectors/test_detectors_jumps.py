@@ -242,12 +242,12 @@ def test_what_jumped_first_is_named_with_its_levels() -> None:
     ]
     said = watched(steps).note_jumps([Jump(52, 56, 0, 9.25), Jump(50, 54, 4, 8.0)])
     assert said == (
-        "the gradient norm of layers.2 jumped at step 50, from 2 to 3 (8 MADs), "
+        "the gradient norm of `layers.2` jumped at step 50, from 2 to 3 (8 MADs), "
         "and stayed there up to step 54"
     )
     said = watched(steps).note_jumps([Jump(52, 56, 0, 9.25), Jump(52, 56, 3, 8.5), Jump(52, 56, 4, 8.0)])
     assert said == (
-        "the loss jumped at step 52, from 4 to 5 (9.25 MADs), with the gradient of layers.1 and 1 more "
+        "the loss jumped at step 52, from 4 to 5 (9.25 MADs), with the gradient of `layers.1` and 1 more "
         "layer, and stayed there up to step 56"
     )
 

@@ -233,7 +233,7 @@ def leaves_the_averaging(
 def test_rank_that_leaves_the_averaging_is_named() -> None:
     (finding,) = judge(replicas(4, 200, leaves_the_averaging), 4)
     assert (finding.rank, finding.step) == (3, 100)
-    assert "no part of the averaging" in finding.message
+    assert "does not take part in the averaging" in finding.message
 
 
 def test_rank_that_counts_its_steps_from_elsewhere_is_not_accused() -> None:

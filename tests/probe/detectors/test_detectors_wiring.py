@@ -36,7 +36,7 @@ def judged(missing: Iterable[np.ndarray], parts: Sequence[Part]) -> list[tuple[i
 @pytest.mark.parametrize(
     ("reason", "first", "text"),
     [
-        ("cut_off", 9, "goes into head without its graph: a detach() on the way"),
+        ("cut_off", 9, "goes into `head` without its graph: a detach() on the way"),
         ("no_grad", 9, "with gradients switched off"),
         ("no_graph", 9, "what it returns carries no graph"),
         ("unused", 99, "does not reach the loss"),
@@ -81,7 +81,7 @@ def test_wiring_names_the_users_own_part_first() -> None:
     missing = np.array([True] * 4 + [False])
     finding = judged([missing] * 120, parts)[0][1]
     assert (finding.subject, finding.severity) == ("head", "warning")
-    assert finding.message.endswith("; the same of encoder")
+    assert finding.message.endswith("; the same of `encoder`")
 
 
 def test_wiring_tells_of_each_thing_once_between_measurements() -> None:

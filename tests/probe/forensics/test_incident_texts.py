@@ -44,11 +44,11 @@ def replay(value_kind: str, module: str | None = "norm") -> Replay:
 @pytest.mark.parametrize(
     ("value", "kind", "module", "expected"),
     [
-        (math.nan, "NaN", "norm", "NaN first at step 4 in norm, train.py:26, forward (sqrt)"),
+        (math.nan, "NaN", "norm", "NaN first at step 4 in `norm`, train.py:26, forward (sqrt)"),
         (math.inf, "Inf", "", "Inf first at step 4 in the root module, train.py:26, forward (sqrt)"),
-        (math.nan, "Inf", None, "NaN at step 4 began as Inf outside any module, train.py:26, forward (sqrt)"),
+        (math.nan, "Inf", None, "NaN at step 4 began as Inf outside the model, train.py:26, forward (sqrt)"),
         # What is not known is not said.
-        (math.nan, EITHER_KIND, "norm", "NaN first at step 4 in norm, train.py:26, forward (sqrt)"),
+        (math.nan, EITHER_KIND, "norm", "NaN first at step 4 in `norm`, train.py:26, forward (sqrt)"),
     ],
 )
 def test_first_line_says_what_where_and_as_what_it_began(
@@ -57,7 +57,7 @@ def test_first_line_says_what_where_and_as_what_it_began(
     assert describe(finding(value), 4, replay(kind, module), None).splitlines()[0] == expected
 
 
-@pytest.mark.parametrize(("module", "whose"), [("", "the root module"), ("encoder", "encoder")])
+@pytest.mark.parametrize(("module", "whose"), [("", "the root module"), ("encoder", "`encoder`")])
 def test_first_line_of_a_bad_input_names_no_operation(module: str, whose: str) -> None:
     found = dataclasses.replace(
         replay("NaN"), origin=Origin(phase="input", op="input", module=module), forward=[SCRIPT]
@@ -70,7 +70,9 @@ def test_first_line_of_a_bad_input_names_no_operation(module: str, whose: str) -
 def test_bad_value_that_an_op_only_read_is_not_said_to_begin_there() -> None:
     read = dataclasses.replace(replay("NaN"), entered="goal was already non-finite")
     first = describe(finding(math.nan), 4, read, None).splitlines()[0]
-    assert first == "NaN came in at step 4 in norm, train.py:26, forward (sqrt): goal was already non-finite"
+    assert (
+        first == "NaN came in at step 4 in `norm`, train.py:26, forward (sqrt): goal was already non-finite"
+    )
 
 
 def test_without_an_origin_the_reason_is_given() -> None:

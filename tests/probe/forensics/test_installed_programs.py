@@ -158,7 +158,7 @@ def test_installed_loss_has_its_op_and_line_and_is_called_no_second_time(
     event = event_of(getattr(losses, name), tmp_path)
     assert event.origin is not None, event.message
     assert event.origin.op == "SqrtBackward0"
-    assert f"losses.py:{line_of(losses, 'SQRT')}, loss (SqrtBackward0)" in event.message
+    assert f"losses.py:{line_of(losses, 'SQRT')} (SqrtBackward0)" in event.message
     changed = (losses.counting.calls, losses.state["calls"], len(losses.calls))
     made = {"counting": (4, 4, 4), "in_blocks": (0, 13, 0)}.get(name, (0, 0, 0))
     assert tuple(now - then for now, then in zip(changed, before, strict=True)) == made

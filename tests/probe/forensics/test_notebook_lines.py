@@ -100,7 +100,7 @@ def test_line_in_a_cell_has_the_cells_name(tmp_path: Path, monkeypatch: pytest.M
 
     event = event_of(CELLS["a loop and a value"], tmp_path)
     frame = event.stacks.forward[-1]
-    assert ", In[3]:3, loss (div)" in event.message.splitlines()[0]
+    assert ", In[3]:3 (div)" in event.message.splitlines()[0]
     assert (frame.file, current_line(frame)) == ("In[3]", "loss = out.mean() / parts  # FAULT")
     assert event.stacks.training_loop[-2].file == __file__
 

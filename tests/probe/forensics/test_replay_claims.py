@@ -79,7 +79,7 @@ def test_outputs_that_are_gone_leave_the_loss_unnamed():
     step.captures[0].outputs = []
     replay = step.replay()
     assert replay.origin is None
-    assert "no longer at hand" in replay.reason
+    assert "no longer kept" in replay.reason
 
 
 def test_large_output_kept_by_the_script_is_compared():
@@ -95,7 +95,7 @@ def test_output_changed_in_place_after_the_forward_is_not_compared():
     output.add_(1)
     replay = step.backward(torch.sqrt((output - output) * output).mean()).replay()
     assert replay.origin is None
-    assert "no longer at hand" in replay.reason
+    assert "no longer kept" in replay.reason
 
 
 # -- the loss

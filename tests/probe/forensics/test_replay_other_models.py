@@ -130,7 +130,7 @@ def test_bad_target_comes_in_and_is_named(
     loss_of: Callable[[Tensor, dict[str, Tensor]], Tensor], what: str, spool: Path
 ) -> None:
     first = towards(spool, loss_of)
-    assert first.startswith("NaN came in at step 2 outside any module"), first
+    assert first.startswith("NaN came in at step 2 outside the model"), first
     assert first.endswith(f"loss {what}")
 
 

@@ -130,8 +130,8 @@ def in_plain_python(model: nn.Module, opt: Optimizer) -> None:
         (in_a_scheduler, "in the learning rate's scheduler"),
         (in_a_derivative, "in the backward pass, by matmul"),
         (in_another_model, "in the forward of Critic, which is not part of the watched model, by add"),
-        (in_a_function_of_the_script, "outside any module, by mul"),
-        (in_plain_python, "outside any module"),
+        (in_a_function_of_the_script, "outside the model, by mul"),
+        (in_plain_python, "outside the model"),
     ],
 )
 def test_part_and_op_are_said_and_nan_counted(
@@ -168,4 +168,4 @@ def test_function_that_gives_a_loss_is_not_the_loss(spool: Path) -> None:
         loss = train_step(X)
         loss.backward()
 
-    assert "Raised outside any module, by view" in event_of(fails, spool).message.splitlines()
+    assert "Raised outside the model, by view" in event_of(fails, spool).message.splitlines()

@@ -68,7 +68,7 @@ def test_a_spike_brings_a_closer_look_that_says_why(tmp_path: Path) -> None:
     journal = read_journal(folder)
     changes = [event for event in journal.events if event.kind == "level_changed"]
     assert [event.subject for event in changes] == ["advanced", "basic"]
-    assert changes[0].message.startswith(f"Level advanced for {STEPS} steps, for a closer look: ")
+    assert changes[0].message.startswith(f"Recording in more detail for {STEPS} steps (level advanced): ")
     assert changes[1].step == changes[0].step + STEPS
     closer = range(changes[0].step + 1, changes[1].step + 1)
     gradients = [
@@ -105,7 +105,7 @@ def train_with_offset(folder: Path, level: str) -> list[Event]:
 def test_a_lasting_jump_of_the_loss_brings_a_closer_look_and_no_alarm(tmp_path: Path) -> None:
     events = train_with_offset(tmp_path, "basic")
     assert [(event.kind, event.severity) for event in events] == [("level_changed", "info")] * 2
-    reason = events[0].message.removeprefix(f"Level advanced for {STEPS} steps, for a closer look: ")
+    reason = events[0].message.removeprefix(f"Recording in more detail for {STEPS} steps (level advanced): ")
     said = re.fullmatch(
         r"the loss jumped at step 200, from (\S+) to (\S+) \((\S+) MADs\), and stayed there up to step (\d+)",
         reason,

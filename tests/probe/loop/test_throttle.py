@@ -133,7 +133,7 @@ def test_message_says_what_one_measurement_takes() -> None:
 def test_message_of_the_tripwire_says_that_it_stays() -> None:
     assert first_line(1, 1, TRIPWIRE) == (
         "The probe takes 3.1 % of the step, the limit is 2 %: "
-        "what it does at every step takes 12.3 ms of a step of 45.7 ms, and that stays"
+        "its work at every step takes 12.3 ms of a step of 45.7 ms"
     )
 
 

@@ -95,7 +95,7 @@ def test_session_says_that_a_search_was_declined(monkeypatch: pytest.MonkeyPatch
             [("net", "memory", 1, 2), ("net", "memory", 2, 1)],
             "everything is measured as often as asked again",
         ),
-        ([("net", TRIPWIRE, 1, 1)], "what it does at every step takes more"),
+        ([("net", TRIPWIRE, 1, 1)], "because these steps are very short"),
         (
             [("judge", "memory", 1, 2), ("painter", "memory", 1, 4)],
             "memory readings of judge every 2 steps, memory readings of painter every 4 steps",

@@ -112,7 +112,7 @@ def test_leaks_losses_with_their_graphs(watched: Watched) -> None:
         losses.append(loss)  # losses with their graphs
     finding = watched.only.finding
     assert finding.subject == "losses"
-    assert "gets 1 Tensor a step, each with the graph that made it" in finding.message
+    assert "grows by about one Tensor per step, each with the graph that made it" in finding.message
     assert "test_leaks_losses_with_their_graphs" in finding.message
     assert_at(watched.only, "losses with their graphs")
     assert finding.baseline is not None and finding.baseline["items_per_step"] == 1.0

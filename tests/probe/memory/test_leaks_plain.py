@@ -151,7 +151,7 @@ def test_plain_container_that_grows_is_measured_in_objects_and_bytes(loop: Loop)
     leaks_dict_of_dicts_of_numbers(loop)
     (incident,) = loop.found
     # A dict of 20 dicts of 100 numbers; a number takes 24 bytes, a dict of 100 items 4,700.
-    assert "about 2,021 objects a step" in incident.finding.message
+    assert "about 2,021 objects per step" in incident.finding.message
     assert incident.finding.value == pytest.approx(20 * (100 * 24 + 4700), rel=0.15)
 
 

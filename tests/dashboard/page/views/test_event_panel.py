@@ -107,7 +107,7 @@ def test_event_panel_event_that_needs_no_origin_says_nothing_of_one() -> None:
 
 def test_event_panel_root_module_is_named_in_words() -> None:
     event = nan_event(origin=Origin(phase="loss", op="aten.log", module=None))
-    assert "outside any module" in text_of(event_panel(event))
+    assert "outside the model" in text_of(event_panel(event))
 
 
 def test_event_panel_own_frames_are_open_and_library_frames_folded() -> None:
