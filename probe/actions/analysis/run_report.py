@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from msgspec import UNSET
+
 from ...wire import Event, Layout
 from ...wire.event_json import event_json
 from ...wire.run_summary import count_run
@@ -181,12 +183,12 @@ def read_report(writer: Path, *, extra: dict[str, Any] | None = None) -> RunRepo
 
 
 def _facts(contents: Contents) -> dict[str, Any]:
-    """The start record, but for what the report has in fields of its own."""
+    """The start record, but for what the report has in fields of its own and what is absent."""
     if contents.start is None:
         return {}
     own = {"run", "rank", "name", "level", "time", "versions", "model"}
-    names = [name for name in contents.start.__struct_fields__ if name not in own]
-    return {name: getattr(contents.start, name) for name in names}
+    fields = ((name, getattr(contents.start, name)) for name in contents.start.__struct_fields__)
+    return {name: value for name, value in fields if name not in own and value is not UNSET}
 
 
 def _parameter_table(layout: Layout) -> tuple[dict[str, Any], ...]:
