@@ -1,7 +1,7 @@
 """What went out of its usual range shortly before an event, and what of it moved first.
 
 Given every step that the detectors judge; asked only when an event begins. It tells an order in time, not a
-cause: "loss 40x its median at step 812 <- gradient of 3 layers, blocks.4 first (55x), at step 811".
+cause: "loss 40x its median at step 812 <- gradients at step 811: `blocks.4` 55x its median, `blocks.2` 12x".
 """
 
 from __future__ import annotations
@@ -316,7 +316,7 @@ def chain(moves: list[Move], changes: Sequence[Change] = ()) -> str | None:
         # A rate is that of the update, which comes last in a step.
         parts += [str(change) for change in set_here if change.what == "learning rate"]
         if layers := [move for move in here if move.what == "gradient"]:
-            parts.append(f"gradients {_layers_in_words(layers)} at step {step}")
+            parts.append(f"gradients at step {step}: {_layers_in_words(layers)}")
         parts += [f"loss {_times(move)} at step {step}" for move in here if move.what == "loss"]
         parts += [
             f"largest element of input {move.series} {_times(move)} at step {step}"
@@ -328,10 +328,15 @@ def chain(moves: list[Move], changes: Sequence[Change] = ()) -> str | None:
 
 
 def _layers_in_words(moves: list[Move]) -> str:
-    named = ", ".join(f"{move.series or 'the root'} {_times(move)}" for move in moves[:_NAMED])
+    named = [f"{in_words(move.series)} {_times(move)}" for move in moves[:1]]
+    named += [f"{in_words(move.series)} {_short_times(move)}" for move in moves[1:_NAMED]]
     more = len(moves) - _NAMED
-    return f"of {named}" + (f" and {more} other layers" if more > 0 else "")
+    return ", ".join(named) + (f", and {more} other layer{'s' if more > 1 else ''}" if more > 0 else "")
 
 
 def _times(move: Move) -> str:
-    return f"{move.times:.3g}x its median" if np.isfinite(move.times) else "not finite"
+    return f"{_short_times(move)} its median" if np.isfinite(move.times) else "not finite"
+
+
+def _short_times(move: Move) -> str:
+    return f"{float(f'{move.times:.2g}'):,.10g}x" if np.isfinite(move.times) else "not finite"

@@ -267,6 +267,6 @@ def test_a_jump_that_is_no_alarm_is_told_of_as_what_moved_first() -> None:
     recent.note_jumps([Jump(80, 84, 3, 10.0)])
     line = chain(recent.explain(90))
     assert line is not None
-    assert line.endswith("gradients of layers.1 1.5x its median at step 80")
+    assert line.endswith("gradients at step 80: `layers.1` 1.5x its median")
     assert "loss 100x its median at step 90" in line
     assert chain(recent.explain(200)) is None

@@ -139,9 +139,8 @@ def test_healthy_noise_moves_rarely(seed: int) -> None:
 def test_chain_reads_from_the_event_back_to_what_moved_first() -> None:
     moves = [Move("blocks.2", 811, 55.0), Move("loss", 812, 40.0, what="loss"), Move("blocks.0", 812, 3.2)]
     assert chain(moves) == (
-        "What changed before (newest first): gradients of blocks.0 3.2x its median at step 812 "
-        "<- loss 40x its "
-        "median at step 812 <- gradients of blocks.2 55x its median at step 811"
+        "What changed before (newest first): gradients at step 812: `blocks.0` 3.2x its median "
+        "<- loss 40x its median at step 812 <- gradients at step 811: `blocks.2` 55x its median"
     )
     assert chain(moves[:1]) is None
 

@@ -78,7 +78,7 @@ def test_a_spike_brings_a_closer_look_that_says_why(tmp_path: Path) -> None:
     ]
     assert gradients == [step for step in closer if step % 2 == 0]
     spike = next(event for event in journal.events if event.kind == "loss_spike")
-    assert "\nWhat changed before (newest first): gradients of " in spike.message
+    assert "\nWhat changed before (newest first): gradients at step 80: `" in spike.message
 
 
 def train_with_offset(folder: Path, level: str) -> list[Event]:
