@@ -128,7 +128,7 @@ def test_quickstart_says_what_the_journal_holds_whatever_the_scenario(
     assert main(["quickstart", "training", "--spool", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "NaN first at step 400 in `blocks.3`" in out
-    assert "nothing at warning" not in out
+    assert "no warnings" not in out
 
 
 @pytest.mark.parametrize(("code", "said"), [(3, "failed with exit code 3"), (0, "Nothing was recorded in")])

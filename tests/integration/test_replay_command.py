@@ -133,7 +133,7 @@ def test_entry_that_builds_no_such_model_is_a_mistake(bundle, here, capsys, entr
 
 def test_folder_that_is_no_bundle_is_a_mistake(here, capsys):
     assert main([str(here), "--entry", "models:build_planted"]) == 2
-    assert "is no bundle" in capsys.readouterr().err
+    assert "is not a bundle" in capsys.readouterr().err
 
 
 def test_control_characters_of_a_bundle_do_not_reach_the_terminal(bundle, here, capsys):
