@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOUND = {
     "autograd": ["in the loss, quickstart_train.py:", "(SqrtBackward0)", "in distance"],
     "gradient": ["gradient vanishing", "gradient explosion", "of second"],
-    "memory": ["Memory leak: `kept` (list)", "in keep_loss"],
+    "memory": ["Memory leak: `kept` (a list in ", "in keep_loss"],
     "training": ["no warnings"],
 }
 
