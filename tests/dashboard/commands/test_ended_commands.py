@@ -159,13 +159,13 @@ def test_other_commands_end_likewise(
     spool: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     monkeypatch.setenv("NANSCOPE_SPOOL", str(spool))
-    read = Path.open
+    read = os.open
 
-    def ended(self: Path, *arguments: Any, **named: Any) -> Any:
+    def ended(*arguments: Any, **named: Any) -> Any:
         kill()
-        return read(self, *arguments, **named)
+        return read(*arguments, **named)
 
-    monkeypatch.setattr(Path, "open", ended)
+    monkeypatch.setattr(os, "open", ended)
     monkeypatch.setattr(Path, "iterdir", ended)
     assert main([part.format(spool) for part in command]) == 143
     assert capsys.readouterr().err == LINE.format("SIGTERM")
