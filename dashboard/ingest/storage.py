@@ -10,8 +10,6 @@ from typing import Final
 from probe.delivery.spool_care import cap_bytes, last_removal, rooms
 from probe.wire.findings import size_text
 
-from ..store.schema import FILE_NAME
-
 _PART: Final = 0.002
 """Of the time, that working out the line may take."""
 
@@ -45,17 +43,6 @@ def storage_line(spool: Path, data: Path, *, store: str = "") -> str:
     size = sum(path.stat().st_size for path in data.glob("nanscope.duckdb*") if path.is_file())
     line = f"{spool_size(spool)}; store {store or size_text(size)}. dashboard clean deletes runs."
     return f"{line} {removal}." if removal else line
-
-
-def removed_data(data: Path, *, store: str = "") -> str:
-    """Say that the store's file was removed while it is open; empty where it is there, or is no file."""
-    path = data / FILE_NAME
-    if store or path.exists():
-        return ""
-    return (
-        f"{path} was removed while this dashboard runs: what it receives now is lost when it ends. Start it "
-        "again: it reads the runs that are still in the spool"
-    )
 
 
 def spool_size(spool: Path) -> str:

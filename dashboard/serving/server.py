@@ -292,7 +292,8 @@ class Server:
 
     def _look_after(self) -> None:
         """What is to be done from time to time: called after each pass over the spool."""
-        from ..ingest.storage import StorageLine, removed_data
+        from ..ingest.removed_data import removed_data
+        from ..ingest.storage import StorageLine
 
         self._storage_line = self._storage_line or StorageLine()
         self._storage = self._storage_line.look(self._spool, self._data, store=self._store_url)
