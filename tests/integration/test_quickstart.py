@@ -25,7 +25,7 @@ from dashboard.commands import quickstart
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = {
     "autograd": ["in the loss, quickstart_train.py:", "(SqrtBackward0)", "in distance"],
-    "gradient": ["gradient vanishing", "gradient explosion", "of second"],
+    "gradient": ["gradient vanishing", "gradient explosion", "`second`: gradient norm"],
     "memory": ["Memory leak: `kept` (a list in ", "in keep_loss"],
     "training": ["no warnings"],
 }
