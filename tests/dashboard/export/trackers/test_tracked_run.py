@@ -63,7 +63,7 @@ def test_export_without_the_package_names_the_extra(
     assert f"pip install 'nanscope[{tracker}]'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("form", ["html", "tensorboard", "wandb"])
+@pytest.mark.parametrize("form", ["tensorboard", "wandb"])
 def test_export_without_a_place_asks_for_one(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
