@@ -31,7 +31,7 @@ def until_true(page: Page, condition: Callable[[], object]) -> None:
 def open_controls(page: Page, served: Served, run: str) -> None:
     until_true(page, lambda: run in [one.run for one in served.server.store.runs()])
     page.goto(f"{served.server.address}&run={run}&tab=controls")
-    expect(page.locator("#controls-reason")).to_contain_text("The level is")
+    expect(page.locator("#controls-reason")).to_contain_text(", overhead limit ")
     expect(page.locator("#control-memory_snapshot")).to_be_enabled()
 
 
@@ -89,7 +89,7 @@ def test_snapshot_bundle_and_memory_are_taken_now_and_are_events(page: Page, ser
         page.locator("#control-bundle").click()
         said(page, "bundle", "Accepted")
         page.locator("#control-memory_snapshot").click()
-        said(page, "memory_snapshot", "it is listed under Memory")
+        said(page, "memory_snapshot", "Taken: see Memory")
         run, folder = training.run, served.folder / "spool" / training.run
         until_true(page, lambda: len(events(served, run, "snapshot")) == 2)
         memory, numbers = sorted(events(served, run, "snapshot"), key=lambda event: event.subject)
@@ -140,16 +140,16 @@ def test_training_is_paused_and_resumed_and_the_recording_too(page: Page, served
         said(page, "pause", "Refused: the training is paused already.")
         expect(page.locator("#controls-reason")).to_contain_text("The training is paused at step")
         page.locator("#control-resume").click()
-        said(page, "resume", "the training goes on")
+        said(page, "resume", "training continues")
         page.locator("#control-resume").click()
         said(page, "resume", "Refused: the training is not paused.")
         # The run's level changes by what was asked, and the page asks for the state because of that.
         with answered_late(page, "record"):
             page.locator("#control-record").click()
-        said(page, "record", "level off from the next step on")
+        said(page, "record", "level `off` from the next step on")
         for act in ("snapshot", "bundle", "pause"):
             expect(page.locator(f"#control-{act}")).to_be_disabled()
-            said(page, act, "At level off no step is followed")
+            said(page, act, "Level `off` records no steps")
         expect(page.locator("#control-record")).to_have_text("Record again, at level advanced")
         until_true(
             page, lambda: [e.subject for e in events(served, training.run, "level_changed")] == ["off"]

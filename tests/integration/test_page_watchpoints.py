@@ -142,7 +142,7 @@ def test_tensor_panel_watches_its_tensor_and_says_what_the_trainer_answers(
     field = page.locator("#row-condition")
     expect(field).to_have_value('grad_norm("embed.weight") > 8 * median')
     page.locator("#row-watch").click()
-    expect(page.locator("#row-watch-said")).to_contain_text("Watched: an event is made")
+    expect(page.locator("#row-watch-said")).to_contain_text("Watching: an event is recorded")
     assert [one.condition for one in helper.state.watchpoints] == ['grad_norm("embed.weight") > 8 * median']
     field.fill('grad_norm("b") > 1')
     field.press("Enter")
