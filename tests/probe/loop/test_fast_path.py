@@ -717,9 +717,9 @@ def test_samples_are_judged_in_the_order_of_their_steps(monkeypatch: pytest.Monk
     judged: list[int] = []
     take = SampleJudge.take
 
-    def noted(self: SampleJudge, measured: MeasuredStep) -> Verdict:
+    def noted(self: SampleJudge, measured: MeasuredStep, *stack: Any) -> Verdict:
         judged.append(measured.step)
-        return take(self, measured)
+        return take(self, measured, *stack)
 
     monkeypatch.setattr(SampleJudge, "take", noted)
     with watched_training(in_c=True) as training:
@@ -748,10 +748,10 @@ def test_validation_loss_reaches_the_detectors_with_the_loss_of_its_step(
     told: list[tuple[int, float | None]] = []
     take = SampleJudge.take
 
-    def noted(self: SampleJudge, measured: MeasuredStep) -> Verdict:
+    def noted(self: SampleJudge, measured: MeasuredStep, *stack: Any) -> Verdict:
         if measured.logged:
             told.append((measured.step, measured.loss.value))
-        return take(self, measured)
+        return take(self, measured, *stack)
 
     def act(training: Training) -> None:
         for _ in range(4):

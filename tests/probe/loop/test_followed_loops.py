@@ -149,7 +149,8 @@ def test_bundles_have_the_newest_steps_of_a_training_that_c_has_followed(tmp_pat
     for folder in tmp_path.glob("*/bundles/*"):
         event = json.loads((folder / "bundle.json").read_text())["event"]
         bundles[event["step"]] = json.loads((folder / "statistics.json").read_text())
-    assert sorted(bundles) == [65, 66]
+    # The parameters are NaN from 65 on: what is bad at 66 follows from it, and belongs to its event.
+    assert sorted(bundles) == [65]
     for step, statistics in bundles.items():
         assert [entry["step"] for entry in statistics] == list(range(step + 1 - STEPS, step + 1))
 
