@@ -172,7 +172,8 @@ def _add_layout(found: JournalRank, writer: Path, layout: Layout) -> None:
     except ValueError:
         found.unreadable += 1
     else:
-        found.layout = layout
+        # Of models that were made again only the first one's steps are read, and it has this one.
+        found.layout = found.layout if layout.member else layout
 
 
 def _add_facts(found: JournalRank, document: Document) -> None:

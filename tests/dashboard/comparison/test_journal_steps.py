@@ -142,6 +142,21 @@ def test_models_of_other_layers_are_named_and_are_a_difference(
     assert "\x1b" not in said and "new.weight" in said
 
 
+def test_layout_is_that_of_the_first_model_whose_steps_are_compared(tmp_path: Path) -> None:
+    """A trial of another width has a layout of its own behind it."""
+    folder = tmp_path / "run"
+    name = "0-1"
+    journal = JournalWriter(folder / name, run=folder.name, writer=name)
+    wider = msgspec.structs.replace(layout(), layout=1, member=1)
+    for record in (run_start(folder.name), layout(), wider):
+        journal.append("events", encode(record))
+    journal.append_many("metrics", [encode(with_loss(0, 1.0))])
+    journal.close()
+    opened = open_rank(folder, 0)
+    assert opened.layout is not None and opened.layout.layout == layout().layout
+    assert len(opened.layouts) == 2
+
+
 def test_not_finite_values_are_strings_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "one", [with_loss(0, float("nan"))])
     write(tmp_path / "two", [with_loss(0, float("inf"))])
