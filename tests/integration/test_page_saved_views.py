@@ -143,5 +143,5 @@ class TestSavedViews:
         expect(page.locator("#views-said")).to_contain_text("At most 50")
         page.get_by_label("Name of this view").fill("view 7")
         page.locator("#views-save").click()
-        expect(page.locator("#views-said")).to_contain_text("in place of")
+        expect(page.locator("#views-said")).to_contain_text("Replaced")
         assert len(stored(page)) == 50

@@ -135,7 +135,7 @@ def test_notifications_stay_off_where_the_browser_does_not_allow_them(page: Page
     page.goto(served.server.address)
     until(page, "window.nanscope?.rowsInOrder?.()?.length === 0")
     switch(page)
-    expect(page.locator("#notes-undo")).to_contain_text("does not allow")
+    expect(page.locator("#notes-undo")).to_contain_text("blocks notifications")
     expect(page.locator("#notify")).to_have_attribute("aria-checked", "false")
     hide(page, True)
     served.add_event(page_runs.event(20, message="NaN at 20"))

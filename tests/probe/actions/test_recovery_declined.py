@@ -183,7 +183,7 @@ def test_rollback_takes_running_statistics_back(spool: Path) -> None:
     model = poison_statistics("rollback")
     assert all(bool(buffer.isfinite().all()) for buffer in model.buffers())
     (event,) = recoveries(spool)
-    assert "buffers hold NaN" not in event.message
+    assert "buffers that hold NaN" not in event.message
 
 
 def update_by_hand(model: nn.Module) -> Callable[[], None]:

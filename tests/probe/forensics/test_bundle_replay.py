@@ -171,7 +171,7 @@ def test_fault_in_the_loss_that_the_run_did_not_find_is_not_named(spool):
     done = again(run_step(nn.Linear(4, 3), batch(), loss=lambda y: y.log().mean()), spool, linear)
     assert_exact(done, outputs=1)
     assert done.replay.origin is None
-    assert "between the outputs of the model and the loss" in done.replay.reason
+    assert "between the model's outputs and the loss" in done.replay.reason
 
 
 def test_large_output_that_is_gone_is_not_compared(spool):

@@ -17,7 +17,7 @@ from probe.forensics.loss.loss_gradients import MAX_WATCHED
 
 torch.set_num_threads(1)
 PROGRAMS = 1000
-FOUND_IN_LOSS = "between the outputs of the model and the loss"
+FOUND_IN_LOSS = "between the model's outputs and the loss"
 
 
 class Planted(nn.Module):

@@ -196,7 +196,7 @@ def test_fault_that_bypasses_the_outputs_is_not_blamed_on_the_loss(function):
     output = step.call(batch())
     replay = step.backward(_with_log(output) + step.model.auxiliary).replay()
     assert replay.origin is None
-    assert "does not lead through the outputs of the model alone" in replay.reason
+    assert "came from the loss code, not only from the model's outputs" in replay.reason
 
 
 class WithLoss(nn.Module):

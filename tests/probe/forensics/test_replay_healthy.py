@@ -51,7 +51,7 @@ def test_healthy_pattern_alone_gives_no_origin(pattern):
     replay = run_step(around(HEALTHY[pattern]), batch()).replay()
     assert replay.fidelity == "exact"
     assert replay.origin is None
-    assert "nothing became non-finite" in replay.reason
+    assert "no value became non-finite" in replay.reason
 
 
 # Two draws of a dropout differ, so that their difference is no zero.

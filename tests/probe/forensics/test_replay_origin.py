@@ -144,7 +144,7 @@ def test_nan_factor_on_the_loss_is_named_with_phase_loss():
 def test_infinite_loss_with_finite_gradients_is_a_fault_of_the_loss():
     replay = run_step(around(torch.relu), batch(), loss=lambda y: y.mean() + math.inf).replay()
     assert replay.fidelity == "exact"
-    assert "between the outputs of the model and the loss" in replay.reason
+    assert "between the model's outputs and the loss" in replay.reason
 
 
 def test_loss_that_was_not_noted_gives_a_reason_instead_of_an_origin():
@@ -153,7 +153,7 @@ def test_loss_that_was_not_noted_gives_a_reason_instead_of_an_origin():
     step.captures[0].loss_finding = None
     replay = step.replay(loss=step.loss.detach())
     assert replay.origin is None
-    assert "between the outputs of the model and the loss" in replay.reason
+    assert "between the model's outputs and the loss" in replay.reason
 
 
 def test_fault_in_the_second_of_two_roots_is_found_there():
