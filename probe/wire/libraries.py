@@ -18,7 +18,8 @@ FRAMEWORKS: Final = frozenset(
     "torchmetrics accelerate timm diffusers peft scipy jaxtyping".split()
 )
 """Whose models, metrics and losses are commonly run in a step."""
-LIBRARIES: Final = FRAMEWORKS | frozenset("torch numpy einops typing_extensions probe".split())
+LIBRARIES: Final = FRAMEWORKS | frozenset("torch numpy einops typing_extensions probe _pytest".split())
+"""Pytest's import hook runs wherever a test imports; it changes nothing of a training."""
 _PACKAGE: Final = re.compile(r".*[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
 _PYTHON: Final = re.compile(r"^<frozen|[/\\]lib(?:64)?[/\\]python\d")
 _INSTALLED: Final = re.compile(r"^<|[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d")
