@@ -111,7 +111,7 @@ def reentrant(net: Net, x: Tensor) -> Tensor:
 
 
 FAULTS: dict[str, tuple[Forward, int, str]] = {
-    "detached": (detached, 4, "in detached goes into middle without its graph"),
+    "detached": (detached, 4, "in detached goes into `middle` without its graph"),
     "without_grad": (without_grad, 4, "in without_grad with gradients switched off"),
     "unused": (unused, 39, "in unused, but what it returns does not reach the loss"),
     "never_called": (never_called, 39, "it was not called in a forward with gradients"),
@@ -136,7 +136,7 @@ def test_branch_whose_end_is_unused_is_not_said_to_be_detached(spool: Path) -> N
     _, subject, message = told(spool)
     assert subject == "encoder"
     assert "what it returns does not reach the loss" in message
-    assert message.endswith("; the same of middle")
+    assert message.endswith("; the same of `middle`")
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
@@ -161,7 +161,7 @@ def test_calls_are_seen_where_every_forward_is_measured_and_the_measurements_sta
             optimizer.zero_grad()
             model(torch.randn(8, 4)).square().mean().backward()
             optimizer.step()
-    assert "goes into middle without its graph" in told(spool)[2]
+    assert "goes into `middle` without its graph" in told(spool)[2]
     columns = [frame.module_columns for frame in run_of(spool).frames]
     rows = [{column.name: len(column.data) for column in found} for found in columns]
     assert len(rows) == 6
@@ -189,7 +189,7 @@ def test_forward_that_raises_while_it_is_followed_changes_nothing(spool: Path) -
             model(torch.randn(8, 4)).square().mean().backward()
             optimizer.step()
     assert nn.Module.__call__ is PLAIN_CALL
-    assert "goes into middle without its graph" in told(spool)[2]
+    assert "goes into `middle` without its graph" in told(spool)[2]
 
 
 def test_module_that_detaches_inside_is_named(spool: Path) -> None:
@@ -546,7 +546,7 @@ def test_optimizer_of_the_frozen_part_names_it(spool: Path, caplog: pytest.LogCa
     model.encoder.requires_grad_(False)
     with probe.watch(model, sgd(model.encoder), sampled_thresholds=OPTIONS):
         pass
-    assert "SGD holds 0 of Net's 4 trainable parameters; it holds 2 frozen ones, of encoder" in caplog.text
+    assert "SGD holds 0 of Net's 4 trainable parameters; it holds 2 frozen ones, of `encoder`" in caplog.text
 
 
 def test_optimizer_of_copies_that_are_copied_back_gives_no_event(spool: Path) -> None:
