@@ -34,6 +34,8 @@ def holders_of(*optimizers: torch.optim.Optimizer) -> list[nn.Module]:
 def no_walks(monkeypatch: pytest.MonkeyPatch) -> None:
     """All objects may not be searched now."""
     monkeypatch.setattr(all_objects.training, "_credit_ns", -1e12)
+    monkeypatch.setattr(all_objects.training, "limit", 0.02)
+    monkeypatch.setattr(all_objects.training, "_is_reported", False)
 
 
 class System:
