@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
+from ...compat.torch_modules import registries
 from ...memory.reachable import function_variables, is_of_user
 from ...threads.notebook_cells import shown_name
 from ...threads.whereabouts import is_installed
@@ -300,8 +301,9 @@ def _attribute(owner: Any, name: str) -> Any:
     held = getattr(owner, "__dict__", None)
     if type(held) is not dict:
         return None
-    for table in (held, held.get("_modules"), held.get("_parameters"), held.get("_buffers")):
-        if type(table) is dict and name in table:
+    tables = registries(held) if isinstance(owner, nn.Module) else ()
+    for table in (held, *tables):
+        if isinstance(table, dict) and name in table:
             return table[name]
     return None
 

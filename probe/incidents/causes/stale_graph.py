@@ -10,6 +10,7 @@ from typing import Any, Final
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
+from ...compat import torch_memory
 from .flow import (
     backward_calls,
     calls_before,
@@ -43,7 +44,7 @@ def _stepped(
     alike = {
         name: parameter
         for name, parameter in scene.parameters.items()
-        if parameter._version == version and tuple(parameter.shape) in (shape, shape[::-1])
+        if torch_memory.version(parameter) == version and tuple(parameter.shape) in (shape, shape[::-1])
     }
     for name, parameter in alike.items():
         for call in calls_in(function):
@@ -73,7 +74,9 @@ def _written(
     held = {
         name: value
         for name, value in scene.variables(place).items()
-        if isinstance(value, Tensor) and value._version >= version and tuple(value.shape) == shape
+        if isinstance(value, Tensor)
+        and torch_memory.version(value) >= version
+        and tuple(value.shape) == shape
     }
     advice = (
         "Write the result into a new tensor (`x = x + y` instead of `x += y`, `torch.relu(x)` instead of "
