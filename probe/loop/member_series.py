@@ -63,6 +63,17 @@ class Made(NamedTuple):
     """By identity of each series: how many sessions it had then, and the steps of the newest."""
 
 
+class Key(NamedTuple):
+    """What the members of one run have in common."""
+
+    kind: tuple[str, str]
+    """Module and name of the model's class."""
+    line: Line
+    """That makes their optimizers."""
+    place: tuple[object, ...]
+    """The thread, the cell of a notebook and the process."""
+
+
 class Place(NamedTuple):
     """Where a member is recorded."""
 
@@ -85,7 +96,7 @@ class MemberSeries:
     """
 
     def __init__(
-        self, key: object, recorder: Recorder, start: RunStart, session: MemberSession, model: nn.Module
+        self, key: Key, recorder: Recorder, start: RunStart, session: MemberSession, model: nn.Module
     ) -> None:
         self.key, self.recorder, self._start = key, recorder, start
         self.sessions = self.members = 1
@@ -116,6 +127,10 @@ class MemberSeries:
     def knows(self, model: nn.Module) -> bool:
         """Whether a model is a member, which is trained once more."""
         return model in self._numbers and self.recorder.is_open
+
+    def models(self) -> list[nn.Module]:
+        """Return its members that are still there."""
+        return list(self._numbers)
 
     def place_for(self, model: nn.Module) -> Place:
         """Return where a model is recorded that is a member from now on."""
@@ -183,9 +198,14 @@ class SeriesOfProcess:
         if key is None:
             return None
         self._series = [one for one in self._series if one.recorder.is_open]
-        same = [one for one in self._series if one.key == key]
-        known = next((one for one in same if one.knows(root)), None)
-        return known or next((one for one in same if one.takes(made)), None)
+        # Another line may train it in a later round.
+        known = [one for one in self._series if one.key.place == key.place and one.knows(root)]
+        alike = [one for one in self._series if one.key == key and one.takes(made)]
+        return next(iter(known + alike), None)
+
+    def models(self) -> list[nn.Module]:
+        """Return the members of all series that are still there: they may be trained once more."""
+        return [model for series in self._series if series.recorder.is_open for model in series.models()]
 
     def begin(
         self, made: Made, recorder: Recorder, start: RunStart, session: MemberSession, model: nn.Module
@@ -202,12 +222,13 @@ class SeriesOfProcess:
         self._series = []
 
 
-def key_of(model: nn.Module, made: Made) -> object | None:
+def key_of(model: nn.Module, made: Made) -> Key | None:
     """Return what the members of one run have in common; None where a model has no such key."""
     if made.line is None:
         return None
     kind = type(unwrap(model))
-    return kind.__module__, kind.__qualname__, made.line, threading.get_ident(), notebook_cell(), os.getpid()
+    place = threading.get_ident(), notebook_cell(), os.getpid()
+    return Key((kind.__module__, kind.__qualname__), made.line, place)
 
 
 def _line_of(frame: FrameType | None) -> Line | None:

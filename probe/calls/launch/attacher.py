@@ -206,7 +206,8 @@ class Attacher:
 
     def _find_holders(self, optimizers: list[Optimizer], called: nn.Module | None = None) -> list[nn.Module]:
         if self._has_new:
-            found = find_holders(map(parameters_of, optimizers), sys._getframe(1), called)
+            members = series_of_process.models()
+            found = find_holders(map(parameters_of, optimizers), sys._getframe(1), called, members)
             if not found:
                 return []  # Another call may have it at hand.
             self._holders = [weakref.ref(holder) for holder in found]

@@ -28,7 +28,10 @@ def parameters_of(optimizer: Optimizer | None) -> list[Tensor]:
 
 
 def find_holders(
-    trained: Iterable[Iterable[Tensor]], frame: FrameType | None, called: nn.Module | None = None
+    trained: Iterable[Iterable[Tensor]],
+    frame: FrameType | None,
+    called: nn.Module | None = None,
+    known: Sequence[nn.Module] = (),
 ) -> list[nn.Module]:
     """Return the topmost modules that hold parameters which are trained together, as few as possible.
 
@@ -39,8 +42,12 @@ def find_holders(
         trained: parameters of each optimizer.
         frame: the innermost one of the script.
         called: what the script calls, if that is known.
+        known: models found before; where they hold all of it, nothing is looked for.
     """
     wanted = list(trained)
+    held = {id(parameter) for model in known for parameter in model.parameters()}
+    if held and all(id(parameter) in held for parameters in wanted for parameter in parameters):
+        return _topmost(wanted, known)
     holders = _topmost(wanted, all_objects.training.instances(nn.Module) or ())
     return holders or _topmost(wanted, list(_modules_at_hand(frame, called)))
 
