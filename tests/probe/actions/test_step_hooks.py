@@ -61,7 +61,7 @@ def test_steps_are_wanted_while_a_hook_of_theirs_is_not_empty() -> None:
             assert hooks.want_steps is (name in of_steps), name
             hook.remove(print)
     assert vars(hooks).keys() - of_steps - {"_of_steps"} == {
-        *("evaluation_call", "evaluation_inputs", "evaluation_outputs"),
+        *("evaluation_call", "evaluation_inputs", "evaluation_outputs", "unused_forward"),
         *("slow_backward", "foreign_backward", "logged", "new_layout", "stop", "close"),
     }
 
