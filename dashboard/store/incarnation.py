@@ -45,6 +45,8 @@ class IncarnationState(msgspec.Struct, kw_only=True):
     """Frames before this number are in it already: where they come again, nothing has gone back."""
     newest_member: int = 0
     """Which of the models that are made one after the other is trained."""
+    followed_at: float | None = None
+    """When another of these models took its place, UNIX seconds: it is over if it has made no step since."""
 
     def words_known(self) -> int:
         """Return a number below 2**62 that grows with what was said beside frames; theirs is `taken`."""
@@ -63,6 +65,7 @@ class IncarnationState(msgspec.Struct, kw_only=True):
             stage=frames.stage,
             taken=frames.taken,
             newest_member=max(self.newest_member, other.newest_member),
+            followed_at=_latest(self.followed_at, other.followed_at),
             heard=_latest(self.heard, other.heard),
             arrived=_latest(self.arrived, other.arrived),
             outcome=words.outcome,
@@ -117,7 +120,13 @@ class Incarnation:
     def is_over(self, now: float, *, quiet_s: float) -> bool:
         """Whether it has ended, or has said nothing for so long that it may have."""
         has_ended = self.state.outcome is not None or self.state.host_state in ("killed", "ended")
-        return has_ended or self._silent_s(now) > quiet_s
+        return has_ended or self.is_followed or self._silent_s(now) > quiet_s
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether another model of its run has taken its place, and it has made no step since."""
+        followed = self.state.followed_at
+        return followed is not None and followed >= max(self.state.last_time or 0.0, self.description().time)
 
     def _silent_s(self, now: float) -> float:
         arrived = self.state.arrived or 0.0
@@ -128,6 +137,8 @@ class Incarnation:
         state = self.state
         if state.outcome is not None:
             return state.outcome
+        if self.is_followed:
+            return "finished"
         if state.host_state == "killed":
             return "killed"
         if state.host_state == "ended":

@@ -140,20 +140,21 @@ class Intake:
                 self._take_gap(record)
             case RunEnd():
                 entry = self._hear(*self._trainer(), record.time)
-                self._newest(entry).state.outcome = record.outcome
+                for one in self._going_on(entry):
+                    one.state.outcome = record.outcome
                 entry.state.lost_before_write = record.lost_before_write
                 self._ranks.take_end(entry, record)
 
     def _take_start(self, start: RunStart) -> None:
-        """A start of a rank, or of a further member of one: the member before it is over."""
+        """A start of a rank, or of a further member of one, which follows the member before it."""
         entry = self._hear(start.rank, start.incarnation, start.time)
         member = member_number(start.member)
         if start.member is not msgspec.UNSET or entry.state.newest_member:
-            former = self._newest(entry).state
-            former.outcome = former.outcome or "finished"
+            former = self._newest(entry)
             entry.state.newest_member = min(member, MAX_MEMBERS - 1)
             entry = self._hear(start.rank, start.incarnation, start.time, member=member)
-            entry.state.outcome = None
+            if former is not entry:
+                former.state.followed_at = start.time
         self._catalog.describe(entry, start)
 
     def _take_layout(self, layout: Layout) -> None:
@@ -185,6 +186,16 @@ class Intake:
         """Return the newest member of a start of a rank; the start itself where there is one."""
         member = entry.state.newest_member
         return self._hear(entry.rank, entry.number, None, member=member) if member else entry
+
+    def _going_on(self, entry: Incarnation) -> list[Incarnation]:
+        """Return the members that are trained: the newest one, and older ones that have made steps again."""
+        rank, number, newest = entry.rank, entry.number, self._newest(entry)
+        known = self._catalog.incarnations
+        if (member_run(entry.run, 1), rank, number) not in known:
+            return [newest]
+        older = [known.get((member_run(entry.run, member), rank, number)) for member in range(MAX_MEMBERS)]
+        again = [m for m, one in enumerate(older) if one and one is not newest and not one.is_followed]
+        return [newest, *(self._hear(rank, number, None, member=member) for member in again)]
 
     def _of_member(self, event: Event) -> Event:
         """Give an event the id under which its member is kept; a helper's is about the newest."""
@@ -224,9 +235,9 @@ class Intake:
     def _take_host_sample(self, sample: HostSample) -> None:
         entry = self._hear(sample.rank, sample.incarnation, sample.time)
         entry.state.host_state = sample.state
-        newest = self._newest(entry)
-        newest.state.host_state = sample.state
-        newest.hear(sample.time, self._now)
+        for one in self._going_on(entry):
+            one.state.host_state = sample.state
+            one.hear(sample.time, self._now)
         self._ranks.take_end(entry, sample)
         row = (self._key.run, sample.rank, sample.incarnation, sample.time, encode(sample))
         self._pending.host_samples.append(row)

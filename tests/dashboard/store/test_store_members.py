@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time as clock
 from pathlib import Path
 
 import msgspec
@@ -47,9 +48,9 @@ def give(store: Store, stream: StreamName, *records: Record, writer: str = WRITE
     store.append(where, position, [encode(record) for record in records])
 
 
-def start(member: Member = msgspec.UNSET) -> RunStart:
+def start(member: Member = msgspec.UNSET, *, time: float = 1.0) -> RunStart:
     return RunStart(
-        run="run", rank=0, incarnation=10**9, name="train.py", model="net", time=1.0, member=member
+        run="run", rank=0, incarnation=10**9, name="train.py", model="net", time=time, member=member
     )
 
 
@@ -61,9 +62,9 @@ def layout(member: int) -> Layout:
     )
 
 
-def frame(step: int, member: int, loss: float) -> Frame:
+def frame(step: int, member: int, loss: float, *, time: float = 1.0) -> Frame:
     columns = [pack_column("grad_norm", np.array([loss]))]
-    return Frame(step=step, time=1.0, layout=member, scalars={"loss": loss}, columns=columns, member=member)
+    return Frame(step=step, time=time, layout=member, scalars={"loss": loss}, columns=columns, member=member)
 
 
 def event(member: Member = msgspec.UNSET) -> Event:
@@ -115,16 +116,39 @@ def test_who_is_followed_by_another_has_finished_and_a_death_is_the_newest_ones(
     three_models(store)
     killed = HostSample(time=2.0, rank=0, incarnation=10**9, state="killed")
     give(store, "host", killed, writer=HOST)
-    states = {row.run: row.state for row in run_rows(store)}
-    assert states == {"run": "finished", "run.m1": "finished", "run.m2": "killed"}
+    assert states_of(store) == {"run": "finished", "run.m1": "finished", "run.m2": "killed"}
+
+
+def states_of(store: Store) -> dict[str, str]:
+    return {row.run: row.state for row in run_rows(store)}
+
+
+def test_older_model_that_steps_again_goes_on_and_ends_with_the_run(store: Store) -> None:
+    three_models(store)
+    now = clock.time()
+    # What was made before the newer model began and arrives later is no new step.
+    give(store, "metrics", frame(1, 1, 1.0))
+    sample = HostSample(time=now, rank=0, incarnation=10**9, state="running")
+    give(store, "host", sample, writer=HOST)
+    assert states_of(store) == {"run": "finished", "run.m1": "finished", "run.m2": "running"}
+    give(store, "metrics", frame(2, 0, 1.0, time=now))
+    assert states_of(store) == {"run": "running", "run.m1": "finished", "run.m2": "running"}
+    give(store, "events", RunEnd(time=now, step=1, outcome="exception"))
+    assert states_of(store) == {"run": "exception", "run.m1": "finished", "run.m2": "exception"}
+
+
+def test_model_that_a_new_optimizer_trains_again_goes_on(store: Store) -> None:
+    three_models(store)
+    now = clock.time()
+    give(store, "events", start(0, time=now))
+    give(store, "host", HostSample(time=now, rank=0, incarnation=10**9, state="running"), writer=HOST)
+    assert states_of(store) == {"run": "running", "run.m1": "finished", "run.m2": "finished"}
 
 
 def test_end_of_the_run_is_that_of_the_newest(store: Store) -> None:
     three_models(store)
     give(store, "events", RunEnd(time=2.0, step=1, outcome="exception"))
-    states = {row.run: row.state for row in run_rows(store)}
-    assert states["run.m2"] == "exception"
-    assert states["run"] == "finished"
+    assert states_of(store) == {"run": "finished", "run.m1": "finished", "run.m2": "exception"}
 
 
 def test_run_goes_with_its_members_and_is_asked_for_them(store: Store) -> None:
