@@ -8,11 +8,12 @@
   const SLACK = 3; // rows drawn beyond either end
   const EVERY_MS = 2000;
   const SOON_MS = 60; // rows that scroll by are not asked for
-  const MOST_ASKED = 64; // as in dashboard/page/callbacks/run_picker.py
+  const MOST_ASKED = 128; // as in dashboard/page/callbacks/run_picker.py
   const field = ns.make("input", "ns-search ns-picker-field");
   const told = new Map(); // run -> what the server says of it beside its name
-  const elements = new Map(); // run, or title of a group -> its row
-  let entries = []; // {run} or {title}, each with its top and height
+  const elements = new Map(); // run, `series RUN` or `group GROUP` -> its row
+  const unfolded = new Set(); // runs whose series somebody has unfolded
+  let entries = []; // of a run, a series of models, or the title of a group; each with its top
   let height = 0; // of all of them
   let at = -1; // the active entry
   let asked = 0, asking = 0;
@@ -21,49 +22,32 @@
   const panel = () => ns.byId("run-picker");
   const list = () => ns.byId("run-picker-list");
   const isOpen = () => !panel().hidden;
+  const isChoice = ({ run, series }) => run !== undefined || series !== undefined;
+  const keyOf = ({ run, series, group }) => run?.run ?? (series ? `series ${series.run}` : `group ${group}`);
 
-  ns.runState = (run) => (run.ranks.some(({ state }) => state === "running") ? "running" : run.ranks.map(({ state }) => state).sort()[0] || "silent");
-  const scriptOf = (run) => run.name.replace(/ \(model \d+\)$/, "").replace(` (${run.model})`, "");
-  ns.scriptOf = scriptOf;
-  // Models that one run makes one after the other have numbers; others are runs of one process.
-  ns.modelsOf = (runs) => {
-    const numbers = runs.map(({ member }) => member ?? null);
-    if (numbers.includes(null) || new Set(numbers).size < numbers.length) return `${runs.length} runs of one process`;
-    return `models ${Math.min(...numbers) + 1} to ${Math.max(...numbers) + 1}`;
-  };
+  const isFound = (run) => ns.isFoundBy(field.value, run.run, run.series ?? run.run, [run.name, run.model, ns.RUN_STATES[ns.runState(run)]]);
+  const isFolded = (run) => !unfolded.has(run) && !field.value.trim();
 
-  // Every word that is searched for is in the row.
-  function isFound(run, words) {
-    const text = [run.name, run.run, run.model, ns.RUN_STATES[ns.runState(run)]].join(" ").toLowerCase();
-    return words.every((word) => text.includes(word));
+  // A series is one row that unfolds; where there is a search it shows what is found.
+  function entriesOf({ group, script, together, parts, nameOf }) {
+    const listed = parts.flatMap((part) => {
+      const shown = part.isSeries && isFolded(part.run) ? [] : part.found;
+      const rows = shown.map((run) => ({ run, name: nameOf(run, part), isMember: part.isSeries || together !== "" }));
+      return part.isSeries ? [{ series: part, isFolded: isFolded(part.run), isMember: together !== "" }, ...rows] : rows;
+    });
+    return together ? [{ title: `${script || together} \u00b7 ${group.slice(-8)}`, group }, ...listed] : listed;
   }
 
-  // A training of several models is one group with its models inside, in the order in which they began.
   function arrange() {
-    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const found = ns.runs.filter((run) => isFound(run, words));
-    const groups = new Map();
-    for (const run of found) groups.set(run.group, [run, ...(groups.get(run.group) || [])]);
-    entries = [...groups.values()].flatMap((models) => {
-      const [first] = models;
-      if (models.length === 1) return [{ run: first, name: first.name }];
-      const scripts = new Set(models.map(scriptOf));
-      const isSeries = models.every(({ member }) => (member ?? null) !== null);
-      const one = isSeries ? `${scriptOf(first)} \u00b7 ${ns.modelsOf(models)}` : scriptOf(first);
-      const together = scripts.size > 1 ? `${models.length} runs of one process` : one;
-      // Trainings one after the other that somebody has named, in a sweep say, keep their names.
-      const short = (run) => (run.member ?? null) === null ? run.model : `${run.model} (model ${run.member + 1})`;
-      const named = models.map((run) => ({ run, name: scripts.size > 1 || !run.model ? run.name : short(run), isMember: true }));
-      return [{ title: `${together} \u00b7 ${first.group.slice(-8)}`, group: first.group }, ...named];
-    });
+    const groups = ns.groupRuns(ns.runs, isFound);
+    const found = groups.reduce((sum, { parts }) => sum + parts.reduce((all, part) => all + part.found.length, 0), 0);
+    entries = groups.flatMap(entriesOf);
     height = 0;
     for (const entry of entries) {
       entry.top = height;
-      height += entry.run ? ROW_PX : HEAD_PX;
+      height += isChoice(entry) ? ROW_PX : HEAD_PX;
     }
-    const all = `${ns.count(ns.runs.length)} run${ns.runs.length === 1 ? "" : "s"}`;
-    const text = found.length === ns.runs.length ? all : `${ns.count(found.length)} of ${all}`;
-    ns.setText(ns.byId("run-picker-count"), text);
+    ns.setText(ns.byId("run-picker-count"), ns.countRuns(ns.runs, found));
   }
 
   function inView() {
@@ -77,14 +61,15 @@
     const shown = inView();
     const kept = new Map();
     for (const entry of shown) {
-      const key = entry.run ? entry.run.run : `group ${entry.group}`;
-      const row = elements.get(key) || (entry.run ? ns.makePickerRow(entry.run.run) : ns.makePickerHead());
+      const key = keyOf(entry);
+      const row = elements.get(key) || (isChoice(entry) ? ns.makePickerRow(key) : ns.makePickerHead());
       kept.set(key, row);
       const number = entries.indexOf(entry);
       row.element.id = `run-picker-row-${number}`;
       row.element.style.top = entry.top + "px";
       row.element.setAttribute("aria-rowindex", String(number + 1));
       if (entry.run) ns.drawPickerRow(row, entry, told.get(entry.run.run), number === at);
+      else if (entry.series) ns.drawPickerSeries(row, entry, told, number === at);
       else ns.setText(row.title, entry.title);
     }
     for (const [key, { element }] of elements) if (!kept.has(key)) element.remove();
@@ -98,14 +83,15 @@
     }
     rows.style.height = height + "px";
     list().setAttribute("aria-rowcount", String(entries.length));
-    const active = entries[at]?.run;
-    ns.setAttribute(field, "aria-activedescendant", active ? `run-picker-row-${at}` : "");
-    ns.setText(ns.byId("run-picker-name"), active ? `${active.name} \u00b7 ${active.run} \u00b7 started ${ns.absoluteTime(active.started)}` : entries.length ? "" : "No run of that name");
+    const active = entries[at], run = active?.run ?? active?.series?.models[0];
+    ns.setAttribute(field, "aria-activedescendant", run ? `run-picker-row-${at}` : "");
+    ns.setText(ns.byId("run-picker-name"), run ? `${active.series?.title ?? run.name} \u00b7 ${run.run} \u00b7 started ${ns.absoluteTime(run.started)}` : entries.length ? "" : "No run of that name");
   }
 
   function ask() {
     if (!isOpen() || document.hidden) return;
-    const runs = inView().filter(({ run }) => run).map(({ run }) => run.run).slice(0, MOST_ASKED);
+    const seen = inView().flatMap(({ run, series }) => series?.models ?? (run ? [run] : []));
+    const runs = [...new Set(seen.map(({ run }) => run))].slice(0, MOST_ASKED);
     if (runs.length) ns.setProps("picker-scope", { data: { runs, mark: (asked += 1) } });
   }
 
@@ -122,13 +108,13 @@
   // Goes to an entry, over the titles of groups, and shows it whole.
   function mark(next, direction = 1) {
     let to = Math.max(0, Math.min(entries.length - 1, next));
-    while (entries[to] && !entries[to].run) to += direction;
-    if (!entries[to]) to = entries.findIndex((entry) => entry.run);
+    while (entries[to] && !isChoice(entries[to])) to += direction;
+    if (!entries[to]) to = entries.findIndex(isChoice);
     at = to;
     const entry = entries[at];
     if (entry) {
       const { scrollTop, clientHeight } = list();
-      if (entry.top < scrollTop) list().scrollTop = entry.top - (at > 0 && !entries[at - 1].run ? HEAD_PX : 0);
+      if (entry.top < scrollTop) list().scrollTop = entry.top - (at > 0 && !isChoice(entries[at - 1]) ? HEAD_PX : 0);
       else if (entry.top + ROW_PX > scrollTop + clientHeight) list().scrollTop = entry.top + ROW_PX - clientHeight;
     }
     draw();
@@ -137,10 +123,10 @@
 
   function refresh() {
     if (!isOpen()) return;
-    const active = entries[at]?.run?.run;
+    const active = entries[at] && keyOf(entries[at]);
     arrange();
     ns.byId("run-picker-rows").style.height = height + "px";
-    const same = entries.findIndex(({ run }) => run && run.run === active);
+    const same = entries.findIndex((entry) => keyOf(entry) === active);
     if (same >= 0) at = same;
     else mark(0);
     draw();
@@ -153,7 +139,9 @@
     field.focus();
     arrange();
     ns.byId("run-picker-rows").style.height = height + "px";
-    mark(Math.max(0, entries.findIndex(({ run }) => run && run.run === ns.view.run)));
+    const isShown = ({ run }) => run === ns.view.run;
+    const shown = entries.findIndex(({ run }) => run && isShown(run));
+    mark(shown >= 0 ? shown : Math.max(0, entries.findIndex(({ series }) => series?.models.some(isShown))));
   }
 
   function close(isFocusKept) {
@@ -177,18 +165,36 @@
     draw();
   }
 
+  // From a model, too, to the left: the row of its series is the active one then.
+  function fold(entry, isUnfolded) {
+    const key = entry?.series?.run ?? entry?.run?.series;
+    if (!key || field.value.trim() || unfolded.has(key) === isUnfolded) return;
+    if (isUnfolded) unfolded.add(key);
+    else unfolded.delete(key);
+    arrange();
+    mark(Math.max(0, entries.findIndex(({ series }) => series?.run === key)));
+  }
+
+  const enter = (entry) => (entry?.series ? fold(entry, entry.isFolded) : choose(entry?.run?.run));
+
   const PAGE = 8;
   const MOVES = {
     ArrowDown: () => mark(at + 1),
     ArrowUp: () => mark(at - 1, -1),
     PageDown: () => mark(at + PAGE),
     PageUp: () => mark(at - PAGE, -1),
-    Enter: (event) => (event.shiftKey ? tick : choose)(entries[at]?.run?.run),
+    Enter: (event) => (event.shiftKey ? tick(entries[at]?.run?.run) : enter(entries[at])),
+    ArrowRight: () => fold(entries[at], true),
+    ArrowLeft: () => fold(entries[at], false),
     Escape: () => close(),
   };
 
+  const SIDES = ["ArrowLeft", "ArrowRight"];
+
   function press(event) {
     if (!(event.key in MOVES) || event.isComposing || (event.key === "Enter" && event.target.type === "checkbox")) return;
+    // In a text that is typed they go through its letters.
+    if (SIDES.includes(event.key) && field.value) return;
     event.preventDefault();
     event.stopPropagation();
     MOVES[event.key](event);
@@ -203,15 +209,22 @@
     for (const [name, value] of Object.entries(attributes)) ns.setAttribute(field, name, value);
     ns.setAttribute(field, "aria-label", "Search runs");
     ns.byId("run-picker-search").append(field);
-    field.addEventListener("input", () => { arrange(); list().scrollTop = 0; mark(0); });
+    field.addEventListener("input", () => {
+      arrange();
+      list().scrollTop = 0;
+      mark(field.value.trim() ? entries.findIndex(({ run }) => run) : 0);
+    });
   }
 
   // What the button says of the run that is shown.
   ns.drawRunButton = function (shown) {
     const state = shown ? ns.runState(shown) : "";
     const name = shown ? shown.name : ns.runs ? (ns.runs.length ? ns.view.run || "" : "no run yet") : "connecting";
-    ns.setText(ns.byId("run-name"), name);
-    ns.setText(ns.byId("run-id"), shown ? shown.run.slice(-8) : "");
+    // Which model it is has room whatever the run is called.
+    const model = shown && (shown.series ?? null) !== null ? `model ${shown.member + 1}` : "";
+    ns.setText(ns.byId("run-name"), model ? name.replace(` (${model})`, "") : name);
+    ns.setText(ns.byId("run-id"), model || (shown ? shown.run.slice(-8) : ""));
+    button().classList.toggle("ns-run-of-series", model !== "");
     ns.setAttribute(button(), "data-state", shown ? ns.RUN_ICONS[state] || state : "connecting");
     ns.setAttribute(button(), "aria-label", shown ? `Run: ${name}, ${ns.RUN_STATES[state] || state}` : `Run: ${name}`);
     ns.setTitle(button(), shown ? `${shown.name} \u00b7 ${shown.run}` : "");
@@ -229,9 +242,9 @@
     panel().addEventListener("keydown", press);
     list().addEventListener("scroll", () => { ns.later(draw); askSoon(); }, { passive: true });
     list().addEventListener("click", ({ target }) => {
-      const run = target.closest("[data-run]")?.dataset.run;
-      if (target.closest(".ns-picker-tick")) tick(run);
-      else choose(run);
+      const key = target.closest("[data-run]")?.dataset.run, entry = entries.find((one) => keyOf(one) === key);
+      if (entry?.run && target.closest(".ns-picker-tick")) tick(entry.run.run);
+      else enter(entry);
     });
     const leave = (target) => target?.closest(".ns-run") || close(true);
     document.addEventListener("pointerdown", ({ target }) => leave(target), true);

@@ -64,24 +64,50 @@
 
   // `told` is what the server says of the run; undefined until it has.
   ns.drawPickerRow = function (made, { run, name, isMember }, told, isActive) {
-    const { element, tick } = made;
-    const state = told ? told.state : ns.runState(run);
-    element.classList.toggle("ns-active", isActive);
-    element.classList.toggle("ns-picker-member", isMember === true);
-    element.setAttribute("aria-selected", String(run.run === ns.view.run));
+    const { tick } = made;
+    drawName(made, name, run, { isActive, isMember, isShown: run.run === ns.view.run });
     tick.checked = ns.view.compared.includes(run.run);
     tick.disabled = !tick.checked && ns.view.compared.length >= ns.MOST_COMPARED;
     ns.setAttribute(tick, "aria-label", `Compare ${run.name} \u00b7 ${run.run.slice(-8)}`);
     ns.setTitle(tick.parentElement, tick.disabled ? `At most ${ns.MOST_COMPARED} runs are compared` : "Tick to compare");
-    ns.setText(made.name, name);
-    ns.setText(made.id, run.run.slice(-8));
-    ns.setTitle(made.name.parentElement, `${run.name} \u00b7 ${run.run}`);
-    ns.setAttribute(made.state, "data-state", ns.RUN_ICONS[state] || state);
-    const word = ns.RUN_STATES[state] || state;
-    ns.setText(made.word, state === "running" || !told ? word : `${word} ${ago(told.written)}`);
+    drawState(made, told ? told.state : ns.runState(run), told?.written);
     ns.setText(made.step, told ? (told.step === null ? "no step yet" : `step ${ns.count(told.step)}`) : "\u2026");
     if (told) drawFaults(made.faults, told);
-    ns.setText(made.started, `started ${ago(run.started)}`);
-    ns.setTitle(made.started, absolute(run.started));
+    drawStarted(made, run);
   };
+
+  // One row for all models of a run, which shows or hides theirs.
+  ns.drawPickerSeries = function (made, { series, isFolded, isMember }, told, isActive) {
+    const { models, title } = series, newest = models.at(-1);
+    const known = models.map(({ run }) => told.get(run)).filter((one) => one !== undefined);
+    const sum = (of) => known.reduce((total, one) => total + one[of], 0);
+    drawName(made, `${isFolded ? "\u25b8" : "\u25be"} ${title}`, models[0], { isActive, isMember, isShown: models.some(({ run }) => run === ns.view.run) });
+    made.tick.hidden = true;
+    ns.setAttribute(made.element, "aria-expanded", String(!isFolded));
+    const isRunning = models.some((run) => ns.runState(run) === "running");
+    drawState(made, isRunning ? "running" : ns.runState(newest), told.get(newest.run)?.written);
+    ns.setText(made.step, `${ns.count(models.length)} models`);
+    if (known.length === models.length) drawFaults(made.faults, { critical: sum("critical"), warnings: sum("warnings") });
+    drawStarted(made, models[0]);
+  };
+
+  function drawName({ element, name, id }, called, run, { isActive, isMember, isShown }) {
+    element.classList.toggle("ns-active", isActive);
+    element.classList.toggle("ns-picker-member", isMember === true);
+    element.setAttribute("aria-selected", String(isShown));
+    ns.setText(name, called);
+    ns.setText(id, run.run.slice(-8));
+    ns.setTitle(name.parentElement, `${run.name} \u00b7 ${run.run}`);
+  }
+
+  function drawState(made, state, written) {
+    ns.setAttribute(made.state, "data-state", ns.RUN_ICONS[state] || state);
+    const word = ns.RUN_STATES[state] || state;
+    ns.setText(made.word, state === "running" || written === undefined ? word : `${word} ${ago(written)}`);
+  }
+
+  function drawStarted({ started }, run) {
+    ns.setText(started, `started ${ago(run.started)}`);
+    ns.setTitle(started, absolute(run.started));
+  }
 })(window.nanscope);

@@ -91,12 +91,24 @@
   const absolute = (time) => new Date(time * 1000).toLocaleString();
   const ago = (time) => (time > ns.now() ? absolute(time) : `${ns.seconds(ns.now() - time)} ago`);
 
-  ns.drawRunRow = function ({ row, cells, parts }, data) {
-    const at = ns.view.compared.indexOf(data.run);
-    const isLeaving = ns.isLeaving(data.run);
+  // The journal is one run's: its models are kept and deleted together, in the row of their series; each is compared.
+  function drawSeries(row, parts, data) {
+    const isSeries = data.isFolded !== undefined, isModel = data.series !== null && !isSeries;
+    parts.tick.hidden = isSeries;
+    parts.star.hidden = parts.remove.hidden = isModel;
+    if (isSeries) ns.setAttribute(parts.open, "aria-expanded", String(!data.isFolded));
+    row.classList.toggle("ns-runs-series", isSeries);
+  }
+
+  ns.drawRunRow = function (made, data) {
+    const { row, cells, parts } = made;
+    made.shown = data;
+    const at = data.isFolded === undefined ? ns.view.compared.indexOf(data.run) : -1;
+    const isLeaving = ns.isLeaving(data.series ?? data.run);
+    drawSeries(row, parts, data);
     row.classList.toggle("ns-leaving", isLeaving);
     row.classList.toggle("ns-ticked", at >= 0);
-    if (data.run === ns.view.run) row.setAttribute("aria-current", "true");
+    if (data.isCurrent ?? data.run === ns.view.run) row.setAttribute("aria-current", "true");
     else row.removeAttribute("aria-current");
     parts.tick.checked = at >= 0;
     parts.tick.disabled = at < 0 && ns.view.compared.length >= ns.MOST_COMPARED;
@@ -105,9 +117,9 @@
     const colours = ns.theme().colours;
     const colour = at < 0 ? colours.muted : colours.series[at % colours.series.length];
     parts.swatch.style.background = colour;
-    ns.setText(parts.open, data.name);
+    ns.setText(parts.open, data.label ?? data.name);
     ns.setText(parts.id, data.run.slice(-8));
-    ns.setTitle(parts.open, `${data.name} \u00b7 ${data.run}`, "Show this run");
+    ns.setTitle(parts.open, `${data.name} \u00b7 ${data.run}`, data.isFolded === undefined ? "Show this run" : "Show or hide its models");
     ns.setText(parts.star, data.starred ? "\u2605" : "\u2606");
     ns.setAttribute(parts.star, "aria-pressed", String(data.starred));
     ns.setAttribute(parts.star, "aria-label", `Keep ${ns.runLabel(data)}`);

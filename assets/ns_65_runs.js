@@ -10,10 +10,10 @@
   const MOST_ROWS = 64; // of one asking that names them, as in dashboard/page/callbacks/runs.py
   const MOST_SHOWN = 200;
   /** @type {Map<string, RunRowElements>} */
-  const elements = new Map(); // run -> its row and cells
+  const elements = new Map(); // run, or `series RUN` -> its row and cells
   /** @type {RunRow[]} */
   let rows = []; // newest first
-  const unfolded = new Set(); // groups whose models somebody has asked for
+  const unfolded = new Set(); // runs whose series somebody has unfolded
   let askings = 0;
   let askedAt = -Infinity; // when all rows were asked for; not since the answer
 
@@ -47,72 +47,68 @@
     if (rows.some((row) => !row.is_read)) window.setTimeout(askSome, SOON_MS, (row) => !row.is_read);
   };
 
-  // Every word that is searched for is in the row.
   /** @param {RunRow} row */
-  function isFound(row) {
-    const text = [row.name, row.run, row.model, row.note, ns.RUN_STATES[row.state], row.starred ? "starred" : ""].join(" ").toLowerCase();
-    return ns.view.find.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+  const isFound = (row) => ns.isFoundBy(ns.view.find, row.run, row.series ?? row.run, [row.name, row.model, row.note, ns.RUN_STATES[row.state], row.starred ? "starred" : ""]);
+
+  // What the one row of a series says of its models: it is that of the run that makes them.
+  /** @param {RunPart<RunRow>} part @returns {RunLine} */
+  function seriesRow({ run, models, name, title }) {
+    const newest = models.at(-1), own = ns.runRow(run) ?? models[0];
+    const bests = models.map(({ best }) => best), finite = bests.filter((best) => best !== null);
+    const sum = (of) => models.reduce((total, row) => total + row[of], 0);
+    return {
+      ...own, name, label: title, isCurrent: models.some((row) => row.run === ns.view.run), isFolded: isFolded(run), step: null, written: newest.written,
+      state: models.some(({ state }) => state === "running") ? "running" : newest.state,
+      best: finite.length ? Math.min(...finite) : null, losses: bests, is_read: models.every((row) => row.is_read),
+      critical: sum("critical"), warnings: sum("warnings"),
+    };
   }
 
-  // A training of several models is one entry with its models inside, in the order in which they began.
-  /** @param {RunRow[]} found */
-  function ordered(found) {
-    const groups = new Map();
-    for (const row of found.slice(0, MOST_SHOWN)) groups.set(row.group, [row, ...(groups.get(row.group) || [])]);
-    return [...groups.values()];
-  }
+  // A series is one row until somebody unfolds it, or searches.
+  const isFolded = (run) => !unfolded.has(run) && !ns.view.find;
 
-  // Models made one after the other are one row until somebody unfolds it, or searches.
-  /** @param {RunRow[]} models */
-  const isSeries = (models) => models.length > 1 && models.every(({ member }) => member !== null);
-  /** @param {RunRow[]} models */
-  const isFolded = (models) => isSeries(models) && !unfolded.has(models[0].group) && !ns.view.find;
-
-  /** @param {RunRow[]} models */
-  function heading(models) {
+  function heading({ script, together }) {
     const row = ns.make("tr", "ns-runs-group");
-    const cell = /** @type {HTMLTableCellElement} */ (ns.make("th"));
-    const text = `${ns.scriptOf(models[0])} \u00b7 ${ns.modelsOf(models)}`;
-    if (isSeries(models)) cell.append(foldButton(models, text));
-    else ns.setText(cell, text);
+    const cell = /** @type {HTMLTableCellElement} */ (ns.make("th", "", script ? `${script} \u00b7 ${together}` : together));
     cell.colSpan = ns.RUN_CELLS.length;
     cell.scope = "rowgroup";
     row.append(cell);
     return row;
   }
 
-  /** @param {RunRow[]} models */
-  function foldButton(models, text) {
-    const folds = isFolded(models), { group } = models[0];
-    const counts = (of) => models.reduce((sum, row) => sum + row[of], 0);
-    const found = ["critical", "warnings"].filter(counts).map((of) => ` \u00b7 ${counts(of)} ${of}`).join("");
-    const button = ns.make("button", "ns-link", `${folds ? "\u25b8" : "\u25be"} ${text}${found}`);
-    ns.setAttribute(button, "aria-expanded", String(!folds));
-    button.dataset.group = group;
-    return button;
+  // The rows of a group, in order: an element and what it says, nothing for a title.
+  /** @param {RunGroup<RunRow>} group @returns {[Element, RunRowElements | null, RunLine | null][]} */
+  function rowsOf({ script, together, parts, nameOf }) {
+    /** @type {[Element, RunRowElements | null, RunLine | null][]} */
+    const listed = [];
+    const list = (key, data, isInside) => {
+      if (!elements.has(key)) elements.set(key, ns.makeRunRow(data.run));
+      const made = elements.get(key);
+      made.row.classList.toggle("ns-runs-member", isInside);
+      listed.push([made.row, made, data]);
+    };
+    if (together) listed.push([heading({ script, together }), null, null]);
+    for (const part of parts) {
+      if (part.isSeries) list(`series ${part.run}`, seriesRow(part), together !== "");
+      const shown = part.isSeries && isFolded(part.run) ? [] : part.found;
+      for (const data of shown) list(data.run, part.isSeries ? { ...data, label: nameOf(data, part) } : data, together !== "" || part.isSeries);
+    }
+    return listed;
   }
 
   function draw() {
     if (ns.view.tab !== "runs") return;
-    const found = rows.filter(isFound);
-    const groups = ordered(found);
-    const wanted = [];
-    for (const models of groups) {
-      if (models.length > 1) wanted.push(heading(models));
-      for (const data of isFolded(models) ? [] : models) {
-        if (!elements.has(data.run)) elements.set(data.run, ns.makeRunRow(data.run));
-        const { row } = elements.get(data.run);
-        row.classList.toggle("ns-runs-member", models.length > 1);
-        wanted.push(row);
-      }
-    }
-    for (const run of elements.keys()) if (!ns.runRow(run)) elements.delete(run);
-    place(wanted);
-    for (const models of groups) if (!isFolded(models)) for (const data of models) ns.drawRunRow(elements.get(data.run), data);
-    const all = `${ns.count(rows.length)} run${rows.length === 1 ? "" : "s"}`;
-    const isMore = found.length > MOST_SHOWN ? `; the newest ${MOST_SHOWN} are shown, the search looks at all` : "";
-    const count = found.length === rows.length ? all : `${ns.count(found.length)} of ${all}`;
-    ns.setText(ns.byId("runs-count"), count + isMore);
+    const groups = ns.groupRuns(rows, isFound);
+    const listed = [];
+    for (const group of groups) if (listed.length < MOST_SHOWN) listed.push(...rowsOf(group));
+    const isMore = listed.length > MOST_SHOWN;
+    listed.splice(MOST_SHOWN);
+    const known = new Set(rows.flatMap(({ run, series }) => [run, `series ${series}`]));
+    for (const key of elements.keys()) if (!known.has(key)) elements.delete(key);
+    place(listed.map(([row]) => row));
+    for (const [, made, data] of listed) if (made) ns.drawRunRow(made, data);
+    const found = groups.reduce((sum, { parts }) => sum + parts.reduce((all, part) => all + part.found.length, 0), 0);
+    ns.setText(ns.byId("runs-count"), ns.countRuns(rows, found) + (isMore ? `; the newest ${MOST_SHOWN} are shown, the search looks at all` : ""));
     const ticked = ns.view.compared.length;
     ns.setText(ns.byId("runs-ticked"), ticked ? `${ticked} of at most ${ns.MOST_COMPARED} ticked` : `Tick up to ${ns.MOST_COMPARED} runs to compare them`);
     const input = /** @type {HTMLInputElement} */ (ns.byId("runs-search").firstElementChild);
@@ -154,16 +150,12 @@
   ns.startRuns = function () {
     makeSearch();
     ns.byId("runs-body").addEventListener("click", ({ target }) => {
-      const group = target.closest("[data-group]")?.dataset.group;
-      if (group) {
-        if (!unfolded.delete(group)) unfolded.add(group);
-        draw();
-        const again = [...ns.byId("runs-body").querySelectorAll("[data-group]")].find((one) => one.dataset.group === group);
-        return again?.focus();
-      }
-      const act = target.closest("[data-act]")?.dataset.act;
-      const row = ns.runRow(target.closest("[data-run]")?.dataset.run);
-      if (act && row) ns.actOnRow(act, row, elements.get(row.run));
+      const act = target.closest("[data-act]")?.dataset.act, element = target.closest("[data-run]");
+      if (!act || !element) return;
+      const [, made] = [...elements].find(([, { row }]) => row === element) ?? [];
+      if (act !== "open" || made?.shown.isFolded === undefined) return made && ns.actOnRow(act, made.shown, made);
+      if (!unfolded.delete(made.shown.run)) unfolded.add(made.shown.run);
+      draw();
     });
     ns.byId("runs-body").addEventListener("change", (event) => {
       const target = /** @type {HTMLInputElement} */ (event.target);

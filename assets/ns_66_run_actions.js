@@ -125,8 +125,9 @@
     else if (name === "note") editNote(row, element);
     else if (name === "delete") (leaving.has(row.run) ? keep(row.run) : remove(row));
     else if (name === "star") {
-      act(row.run, row.starred ? "unstar" : "star");
-      row.starred = !row.starred;
+      const own = ns.runRow(row.run) || row;
+      act(own.run, own.starred ? "unstar" : "star");
+      own.starred = !own.starred;
       ns.drawRuns();
     }
   };

@@ -40,7 +40,7 @@ def run_row(run: RunSummary, mark: RunMark) -> RunRow:
         started=run.started,
         written=max((rank.last_time or 0.0 for rank in run.ranks), default=0.0) or run.started,
         state=run_state(run),
-        group=run.start.group or run.run,
+        group=run.start.group or run.recorded_as,
         member=run.member,
         starred=mark.starred,
         note=mark.note,

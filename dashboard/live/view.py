@@ -92,9 +92,10 @@ def run_list(runs: list[RunSummary]) -> list[dict[str, Any]]:
             "run": run.run,
             "name": run.name or run.run,
             "started": run.started,
-            "group": run.start.group or run.run,
+            "group": run.start.group or run.recorded_as,
             "model": run.start.model,
             "member": run.member,
+            "series": run.series,
             "ranks": [{"rank": rank.rank, "state": rank.state} for rank in run.ranks],
         }
         for run in runs

@@ -60,19 +60,26 @@ class RunTable:
         end = self._clock() + BUDGET_S
         with self._lock:
             known = {run.run for run in runs}
+            running = {run.recorded_as for run in runs if run_state(run) == "running"}
             self._losses = {run: losses for run, losses in self._losses.items() if run in known}
             wanted = runs if only is None else [run for run in runs if run.run in only]
-            return [self._row(run, marks.get(run.run, RunMark()), end) for run in wanted]
+            return [
+                self._row(run, marks.get(run.run, RunMark()), end, is_written=run.recorded_as in running)
+                for run in wanted
+            ]
 
-    def _row(self, run: RunSummary, mark: RunMark, end: float) -> dict[str, Any]:
+    def _row(self, run: RunSummary, mark: RunMark, end: float, *, is_written: bool) -> dict[str, Any]:
+        """A row; the journal is deleted as a whole, so no model of it may still be trained."""
         state = run_state(run)
+        reason = delete_reason("running" if is_written else state, is_starred=mark.starred)
         losses, is_newest = self._losses_of(run, end)
         return {
             "run": run.run,
             "name": run.name,
-            "group": run.start.group or run.run,
+            "group": run.start.group or run.recorded_as,
             "model": run.start.model,
             "member": run.member,
+            "series": run.series,
             "started": run.started,
             "state": state,
             "written": max((rank.last_time or 0.0 for rank in run.ranks), default=0.0) or run.started,
@@ -84,7 +91,7 @@ class RunTable:
             "warnings": run.event_counts.get("warning", 0),
             "note": mark.note,
             "starred": mark.starred,
-            "stays": delete_reason(state, is_starred=mark.starred),
+            "stays": reason,
         }
 
     def _losses_of(self, run: RunSummary, end: float) -> tuple[_Losses, bool]:

@@ -79,6 +79,11 @@ class RunSummary:
         """Id of the run whose journal it is in: that of a member's run, else its own."""
         return self.start.run
 
+    @property
+    def series(self) -> str | None:
+        """Id of the run that makes several models one after the other; None for a run of one model."""
+        return None if self.member is None else self.recorded_as
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRange:

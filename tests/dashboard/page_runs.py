@@ -236,6 +236,26 @@ def fill(
     store.commit()
 
 
+def add_models(
+    store: Store, count: int, *, run: str = "demo-run", start_time: float = 1_700_000_000.0
+) -> None:
+    """Append models that a run has made after its first one, two steps of each."""
+    began = run_start(run=run, time=start_time, name="sweep.py", model="fast")
+    models = [(member, start_time + member) for member in range(1, count + 1)]
+    records = {
+        "events": [msgspec.structs.replace(began, member=member, time=time) for member, time in models],
+        "metrics": [
+            Frame(step=step, time=time + step / 10, scalars={"loss": 1.0 / member}, member=member)
+            for member, time in models
+            for step in range(2)
+        ],
+    }
+    for stream, added in records.items():
+        where = key(stream, run=run)
+        store.append(where, store.position(where).next_seq, [encode(each) for each in added])
+    store.commit()
+
+
 def add_event(store: Store, first: Event, *more: Event) -> None:
     """Append events of one rank to their run."""
     events = key("events", run=first.run, rank=first.rank)

@@ -80,6 +80,10 @@ class Served:
         page_runs.fill(self.server.store, **arguments)
         self.server.notify()
 
+    def add_models(self, count: int, **arguments: object) -> None:
+        page_runs.add_models(self.server.store, count, **arguments)
+        self.server.notify()
+
     def add_event(self, event: object) -> None:
         page_runs.add_event(self.server.store, event)
         self.server.notify()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from page_fixtures import BOTH_ENGINES, Served, never_late, page_runs, until
 from page_visits import OnePage, visit
@@ -132,6 +133,57 @@ def test_picker_ticks_the_runs_that_the_table_compares(page: Page, served: Serve
     page.keyboard.press("Escape")
     page.locator("#tab-runs").click()
     expect(page.locator("#runs-body input:checked")).to_have_count(4)
+
+
+class TestModelsMadeAgain(OnePage):
+    """A run that has made 50 models one after the other, the 9th with a fault."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def page(cls, shared_page: Page, served: Served) -> Page:
+        served.fill(steps=range(2), run="sweep", name="sweep.py", model="fast")
+        served.add_models(49, run="sweep")
+        event = page_runs.event(1, run="sweep")
+        served.add_event(msgspec.structs.replace(event, member=8))
+        served.end_run(run="sweep")
+        shared_page.goto(served.server.address)
+        until(shared_page, "window.nanscope?.runs?.length === 50")
+        return shared_page
+
+    def test_picker_has_one_row_of_them_that_unfolds_and_is_searched(self, page: Page) -> None:
+        visit(page, "")
+        expect(page.locator("#run-id")).to_have_text("model 50")
+        open_picker(page)
+        series = page.locator(".ns-picker-row.ns-active")
+        expect(series).to_contain_text("sweep.py \u00b7 models 1 to 50")
+        expect(series).to_contain_text("1 critical")
+        expect(series).to_have_attribute("aria-expanded", "false")
+        expect(rows(page)).to_have_count(1)
+        expect(page.locator("#run-picker-count")).to_have_text("1 run, 50 models")
+        page.keyboard.press("Enter")
+        expect(series).to_have_attribute("aria-expanded", "true")
+        expect(rows(page).nth(1)).to_contain_text("model 1")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowLeft")
+        expect(rows(page)).to_have_count(1)
+        page.locator(".ns-picker-field").fill("model 9")
+        expect(rows(page)).to_have_count(2)
+        page.keyboard.press("Enter")
+        until(page, "nanscope.view.run === 'sweep.m8'")
+        expect(page.locator("#verdict-text")).not_to_contain_text("No warnings")
+
+    def test_table_keeps_and_deletes_them_in_their_one_row(self, page: Page) -> None:
+        visit(page, "tab=runs")
+        listed = page.locator("#runs-body [data-run]")
+        expect(listed).to_have_count(1)
+        expect(listed.locator(".ns-runs-best")).to_have_text("0.0204")
+        expect(listed.locator(".ns-runs-remove")).to_be_enabled()
+        listed.locator(".ns-runs-open").click()
+        expect(listed).to_have_count(51)
+        expect(page.locator("#runs-body .ns-runs-remove:visible")).to_have_count(1)
+        expect(page.locator("#runs-body .ns-runs-star:visible")).to_have_count(1)
+        listed.nth(3).locator(".ns-runs-open").click()
+        until(page, "nanscope.view.run === 'sweep.m2' && document.body.dataset.tab === 'overview'")
 
 
 class TestPickerOfOneRun(OnePage):

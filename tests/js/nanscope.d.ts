@@ -154,7 +154,10 @@ interface LayersLine {
 /** Codes of a line by column, and the ends of their colours. */
 interface HeatmapPicture { row(at: number): ArrayLike<number>; count: number; low: number; high: number }
 interface PlotBox { l: number; t: number; w: number; h: number }
-interface RunRowElements { row: HTMLTableRowElement; cells: Record<string, HTMLTableCellElement>; parts: any }
+interface RunRowElements { row: HTMLTableRowElement; cells: Record<string, HTMLTableCellElement>; parts: any; shown?: RunLine }
+
+/** What a row of the table says: of a run, or of a series, which is folded or not. */
+interface RunLine extends RunRow { label?: string; isFolded?: boolean; isCurrent?: boolean }
 
 interface PaletteEntry { kind: string; name: string; detail?: string; run(): void }
 
@@ -288,7 +291,7 @@ interface Nanscope {
   RUN_STATES: Record<string, string>;
   runLabel(row: RunRow): string;
   makeRunRow(run: string): RunRowElements;
-  drawRunRow(elements: RunRowElements, data: RunRow): void;
+  drawRunRow(elements: RunRowElements, data: RunLine): void;
   runRow(run: string): RunRow | undefined;
   askRuns(): void;
   takeRunRows(answer: { rows: RunRow[]; is_whole: boolean }): void;

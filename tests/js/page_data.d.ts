@@ -88,7 +88,7 @@ interface Tile { id: string; value: string; unit: string; detail: string; is_bad
 interface RankState { rank: number; state: string }
 
 /** A line of the run selector. */
-interface RunEntry { run: string; name: string; started: number; group: string; model: string; member: number | null; ranks: RankState[] }
+interface RunEntry { run: string; name: string; started: number; group: string; model: string; member: number | null; series: string | null; ranks: RankState[] }
 
 interface Verdict {
   severity: Severity;
@@ -193,6 +193,8 @@ interface RunRow {
   model: string;
   /** Which of the models that one run makes one after the other. */
   member: number | null;
+  /** The run that makes several; null for a run of one model. */
+  series: string | null;
   started: number;
   state: string;
   written: number;

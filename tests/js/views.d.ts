@@ -44,6 +44,15 @@ interface PickerRow {
   word: HTMLElement; step: HTMLElement; faults: HTMLElement; started: HTMLElement;
 }
 interface PickerEntry { run: RunEntry; name: string; isMember?: boolean }
+interface PickerSeries { series: RunPart<RunEntry>; isFolded: boolean; isMember?: boolean }
+
+/** A run, or the models that one makes one after the other. */
+interface RunPart<Run> { run: string; models: Run[]; found: Run[]; isSeries: boolean; name: string; title: string }
+interface RunGroup<Run> {
+  group: string; script: string; together: string; parts: RunPart<Run>[];
+  nameOf(run: Run, part: RunPart<Run>): string;
+}
+interface GroupedRun { run: string; name: string; model: string; group: string; started: number; member: number | null; series: string | null }
 
 interface HistogramBox {
   left: number; width: number; top: number; bottom: number; bin: number; column: number;
@@ -134,10 +143,11 @@ interface Nanscope {
   icicleBoxes(): ModuleBox[];
   startIcicle(): void;
 
-  // ns_62_run_picker.js, ns_63_picker_rows.js, ns_67_overlay.js
+  // ns_61_run_groups.js, ns_62_run_picker.js, ns_63_picker_rows.js, ns_67_overlay.js
   runState(run: RunEntry): string;
-  scriptOf(run: { name: string; model: string }): string;
-  modelsOf(runs: { member: number | null }[]): string;
+  groupRuns<Run extends GroupedRun>(runs: Run[], isFound: (run: Run) => boolean): RunGroup<Run>[];
+  isFoundBy(search: string, run: string, id: string, texts: string[]): boolean;
+  countRuns(runs: GroupedRun[], found: number): string;
   takePickerRows(rows: PickerFacts[]): void;
   drawRunButton(shown: RunEntry | undefined): void;
   startRunPicker(): void;
@@ -146,6 +156,7 @@ interface Nanscope {
   makePickerRow(run: string): PickerRow;
   absoluteTime(seconds: number): string;
   drawPickerRow(made: PickerRow, entry: PickerEntry, told: PickerFacts | undefined, isActive: boolean): void;
+  drawPickerSeries(made: PickerRow, entry: PickerSeries, told: Map<string, PickerFacts>, isActive: boolean): void;
   overlayLines(id: string): ChartLine[];
   startOverlay(): void;
 

@@ -11,7 +11,7 @@ from ... import ids
 from ...store.protocol import Store
 from ..run_picker import picker_rows
 
-MOST_ROWS: Final = 64
+MOST_ROWS: Final = 128
 """Rows of one asking; also in `assets/ns_62_run_picker.js`."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -70,6 +71,19 @@ def test_rows_say_of_each_run_what_the_table_shows(store: MarkedStore) -> None:
     finite = store.scalars("run-b", 0, ["loss"], max_points=300)["min"].dropna()
     assert newest["best"] == pytest.approx(finite.min())
     assert None in newest["losses"] and None not in oldest["losses"]
+
+
+def test_models_of_a_run_stay_while_one_of_them_is_trained(store: MarkedStore) -> None:
+    newest, oldest = store.runs()
+    starts = [msgspec.structs.replace(run.start, run="r") for run in (newest, oldest)]
+    store.runs = lambda: [
+        replace(newest, start=starts[0], member=1),
+        replace(oldest, start=starts[1], member=0),
+    ]  # type: ignore[method-assign]
+    rows = RunTable(store).rows()
+    assert [(row["member"], row["series"]) for row in rows] == [(1, "r"), (0, "r")]
+    assert {row["state"] for row in rows} == {"finished", "running"}
+    assert all("still being written" in row["stays"] for row in rows)
 
 
 def test_losses_are_read_again_only_after_new_steps(store: MarkedStore) -> None:
