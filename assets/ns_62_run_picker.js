@@ -216,21 +216,7 @@
     });
   }
 
-  // What the button says of the run that is shown.
-  ns.drawRunButton = function (shown) {
-    const state = shown ? ns.runState(shown) : "";
-    const name = shown ? shown.name : ns.runs ? (ns.runs.length ? ns.view.run || "" : "no run yet") : "connecting";
-    // Which model it is has room whatever the run is called.
-    const model = shown && (shown.series ?? null) !== null ? `model ${shown.member + 1}` : "";
-    ns.setText(ns.byId("run-name"), model ? name.replace(` (${model})`, "") : name);
-    ns.setText(ns.byId("run-id"), model || (shown ? shown.run.slice(-8) : ""));
-    button().classList.toggle("ns-run-of-series", model !== "");
-    ns.setAttribute(button(), "data-state", shown ? ns.RUN_ICONS[state] || state : "connecting");
-    ns.setAttribute(button(), "aria-label", shown ? `Run: ${name}, ${ns.RUN_STATES[state] || state}` : `Run: ${name}`);
-    ns.setTitle(button(), shown ? `${shown.name} \u00b7 ${shown.run}` : "");
-    refresh();
-  };
-
+  ns.refreshRunPicker = refresh;
   ns.startRunPicker = function () {
     makeField();
     button().addEventListener("click", () => (isOpen() ? close() : ns.runs && open()));

@@ -1,4 +1,4 @@
-// One row of the run picker: what it is made of and what it says (ns_62_run_picker.js has the list).
+// One row of the run picker: what it is made of and what it says (ns_62_run_picker.js has the list); and its button.
 (function (ns) {
   "use strict";
 
@@ -110,4 +110,20 @@
     ns.setText(started, `started ${ago(run.started)}`);
     ns.setTitle(started, absolute(run.started));
   }
+
+  // What the button says of the run that is shown.
+  ns.drawRunButton = function (shown) {
+    const button = ns.byId("run-select");
+    const state = shown ? ns.runState(shown) : "";
+    const name = shown ? shown.name : ns.runs ? (ns.runs.length ? ns.view.run || "" : "no run yet") : "connecting";
+    // Which model it is has room whatever the run is called.
+    const model = shown && (shown.series ?? null) !== null ? `model ${shown.member + 1}` : "";
+    ns.setText(ns.byId("run-name"), model ? name.replace(` (${model})`, "") : name);
+    ns.setText(ns.byId("run-id"), model || (shown ? shown.run.slice(-8) : ""));
+    button.classList.toggle("ns-run-of-series", model !== "");
+    ns.setAttribute(button, "data-state", shown ? ns.RUN_ICONS[state] || state : "connecting");
+    ns.setAttribute(button, "aria-label", shown ? `Run: ${name}, ${ns.RUN_STATES[state] || state}` : `Run: ${name}`);
+    ns.setTitle(button, shown ? `${shown.name} \u00b7 ${shown.run}` : "");
+    ns.refreshRunPicker();
+  };
 })(window.nanscope);

@@ -151,6 +151,7 @@ interface Nanscope {
   takePickerRows(rows: PickerFacts[]): void;
   drawRunButton(shown: RunEntry | undefined): void;
   startRunPicker(): void;
+  refreshRunPicker(): void;
   RUN_ICONS: Record<string, string>;
   makePickerHead(): { element: HTMLElement; title: HTMLElement };
   makePickerRow(run: string): PickerRow;
