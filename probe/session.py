@@ -7,7 +7,6 @@ Once it is attached, nothing of ours reaches the training script (see `guard.py`
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 import weakref
@@ -27,6 +26,7 @@ from .actions.analysis.report_calls import ReportCalls
 from .actions.event_calls import EventCalls
 from .actions.notebook.notebook_calls import NotebookCalls
 from .actions.optimisation.optimisation_calls import OptimizationCalls
+from .actions.own_report import own_report
 from .actions.profiling.profile_calls import ProfileCalls
 from .actions.progress_board import ProgressBoard
 from .actions.progress_calls import recording
@@ -64,8 +64,6 @@ _sessions: dict[int, Probe] = {}
 _unfinished: list[Probe] = []
 """Sessions that no longer watch and have yet to write their end."""
 _ending = Ending()
-_reports: dict[str, str] = {}
-"""Run that has written a report at its end, by what it was asked to write."""
 
 
 def running_session(model: nn.Module) -> Probe | None:
@@ -502,7 +500,7 @@ class Probe(
         path, self._end_report = self._end_report, None
         if path is not None:
             model = None if self._reported_model is None else self._reported_model()
-            self.report_at_end(_own_report(path, self.run), model=model)
+            self.report_at_end(own_report(path, self.run), model=model)
 
     def _step_under_way(self) -> tuple[int, int] | None:
         tracker = self._tracker
@@ -547,16 +545,6 @@ class Probe(
         if name not in self._complained:
             self._complained.add(name)
             _logger.warning("nanscope: %s (not recorded)", problem)
-
-
-def _own_report(path: str | Path, run: str) -> str | Path:
-    """A file of one's own, where several sessions of a process were asked for the same one."""
-    taken = _reports.setdefault(str(path), run)
-    is_folder = str(path).endswith(("/", os.sep)) or Path(path).is_dir()
-    if taken == run or is_folder:
-        return path
-    file = Path(path)
-    return file.with_name(f"{file.stem}-{run}{file.suffix}")
 
 
 def _close_all() -> None:
