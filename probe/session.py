@@ -43,6 +43,7 @@ from .guard import Guard, finish_beside_interruptions, finish_beside_signals
 from .incidents.incidents import IncidentReporter
 from .incidents.seen_errors import SeenErrors
 from .loop.control import Command, SetFeatures, SetLevel, commands_for
+from .loop.failed_forward import Share
 from .loop.member_series import Made, MemberSeries, series_of_process
 from .loop.session_builder import build_if_possible
 from .loop.session_facts import SessionFacts
@@ -206,7 +207,7 @@ class Probe(
         probe._snapshots = parts.snapshots
         probe._release = partial(parts.recorder.release, parts.watches, parts.taker)
         probe.training_values = parts.training_values
-        probe._errors = SeenErrors(parts.run)
+        probe._errors = SeenErrors(parts.run, parts.recorder.group)
         probe._progress = parts.progress
         recording.add(probe)
         probe._key = id(root)
@@ -386,6 +387,8 @@ class Probe(
         if reported == self._reported:
             return
         self._reported, self._reported_after = reported, tracker.last_step
+        if self._errors.is_of_another(error):
+            return
         struck = finish_beside_signals(self._write_exception, error, trace, tracker)
         if struck is not None:
             raise struck
@@ -558,8 +561,10 @@ def _close_all() -> None:
 
 
 def _report_all(error: BaseException, trace: TracebackType | None, *, of_this_thread: bool = False) -> None:
-    for session in list(_sessions.values()):
-        if not of_this_thread or (session._tracker is not None and session._tracker.trains_here):
+    followed = [(session, session._tracker) for session in _sessions.values() if session._tracker is not None]
+    # One event: of models trained together it is about the one that raised it, or that is behind the others.
+    for session, tracker in sorted(followed, key=lambda pair: (pair[1].share_in(error), pair[1].next_step)):
+        if not of_this_thread or tracker.share_in(error) < Share.NONE:
             session._report_exception(error, trace)
 
 

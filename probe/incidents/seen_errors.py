@@ -7,27 +7,37 @@ and a reference to it would hold the batches and graphs of all functions that it
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from ..wire import Event
 
 _MARK: Final = "_nanscope_events"
+_GROUPS: Final = "_nanscope_groups"
 _MOST: Final = 64
 """Events that are kept, so that more can be said of them."""
 
 
 class SeenErrors:
-    """The exceptions that one session has written events of."""
+    """The exceptions that one session has written events of.
 
-    def __init__(self, run: str) -> None:
-        self._run = run
+    Args:
+        run: of the session.
+        group: the same for all models of one training; an exception has one event in it.
+    """
+
+    def __init__(self, run: str, group: str = "") -> None:
+        self._run, self._group = run, group or run
         self._events: OrderedDict[str, Event] = OrderedDict()
 
     def is_known(self, error: BaseException) -> bool:
         """Whether this session has written an event of the exception."""
         return self._run in marks_of(error)
+
+    def is_of_another(self, error: BaseException) -> bool:
+        """Whether another session of the group, and not this one, has written an event of the exception."""
+        return not self.is_known(error) and self._group in _attributes_of(error).get(_GROUPS, ())
 
     def event_of(self, error: BaseException) -> Event | None:
         """Its event in the latest state; None where there is none, or many have come since."""
@@ -43,9 +53,9 @@ class SeenErrors:
 
     def keep(self, error: BaseException, event: Event) -> None:
         """Mark an exception as one that has an event."""
-        marks = marks_of(error)
-        if isinstance(attributes := getattr(error, "__dict__", None), dict):
-            attributes[_MARK] = {**marks, self._run: event.id}
+        attributes = _attributes_of(error)
+        attributes[_MARK] = {**marks_of(error), self._run: event.id}
+        attributes[_GROUPS] = {*attributes.get(_GROUPS, ()), self._group}
         self._events[event.id] = event
         self._events.move_to_end(event.id)
         while len(self._events) > _MOST:
@@ -54,6 +64,11 @@ class SeenErrors:
 
 def marks_of(error: BaseException) -> dict[str, str]:
     """Run -> id of the event that a session of it has written of the exception."""
-    attributes = getattr(error, "__dict__", None)
-    marks = attributes.get(_MARK) if isinstance(attributes, dict) else None
+    marks = _attributes_of(error).get(_MARK)
     return marks if isinstance(marks, dict) else {}
+
+
+def _attributes_of(error: BaseException) -> dict[str, Any]:
+    """Its own ones; a dictionary that nobody keeps where a class hides them."""
+    attributes = getattr(error, "__dict__", None)
+    return attributes if isinstance(attributes, dict) else {}

@@ -30,6 +30,7 @@ from ..threads.stacks import raw_stack
 from ..threads.watchdog import pulse
 from ..wire import SCALARS
 from .control import Command
+from .failed_forward import Share
 from .loop_shape import site_of_call
 from .tracker_parts import TrackerParts
 
@@ -421,10 +422,9 @@ class StepTracker:
         """Whether the model is trained on the thread that asks; also while it was never called."""
         return self._attention.is_of_this_thread
 
-    @property
-    def trains_here(self) -> bool:
-        """Whether the model is trained on the thread that asks, as far as it has been trained."""
-        return self._attention.trains_here
+    def share_in(self, error: BaseException) -> Share:
+        """What this training has to do with an exception of the thread that asks."""
+        return self._failed.share_in(error, self._loop, trains_here=self._attention.trains_here)
 
     @property
     def next_step(self) -> int:

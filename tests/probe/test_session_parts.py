@@ -16,6 +16,7 @@ from probe.actions.progress_board import ProgressBoard
 from probe.actions.watched_session import Session
 from probe.detectors.base import Finding
 from probe.guard import Guard
+from probe.loop.failed_forward import Share
 from probe.loop.session_builder import build_session
 from probe.loop.session_parts import SessionParts
 from probe.session import Probe
@@ -35,7 +36,7 @@ class Tracker:
     """Stands for the tracker of a training that has made seven steps."""
 
     last_step, next_step = 6, 7
-    is_of_this_thread = trains_here = True
+    is_of_this_thread = True
     settings = SimpleNamespace(level="basic")
 
     def __init__(self) -> None:
@@ -44,6 +45,9 @@ class Tracker:
 
     def owns(self, optimizer: Any) -> bool:
         return optimizer in self.optimizers
+
+    def share_in(self, error: BaseException) -> Share:
+        return Share.THREAD
 
     def log(self, values: dict[str, Any]) -> None:
         self.logged.append(values)
