@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final
 
+import msgspec
 import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
@@ -18,7 +19,7 @@ from ..threads.stacks import stack_from_traceback
 from ..threads.user_lines import at_line, user_line
 from ..wire import Evidence, NoticedAt, Origin, Stacks
 from ..wire.message_lines import NO_LINE
-from .causes import find_cause
+from .causes import Cause, find_cause
 from .failure_locals import describe_locals
 from .failure_part import failed_loss, failed_part
 from .failure_place import arrives_late, blocking_command, failed_call
@@ -33,6 +34,20 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+
+
+class _Told(msgspec.Struct):
+    """What is found out about one exception."""
+
+    lines: list[str]
+    advice: list[str]
+    evidence: Evidence = Evidence()
+    origin: Origin | None = None
+
+    def lead_with(self, cause: Cause, where: str) -> None:
+        """Put the cause in front."""
+        self.lines[0] = f"{cause.sentence[:1].upper()}{cause.sentence[1:]} {where}"
+        self.advice = [*cause.advice]
 
 
 def describe_failure(
@@ -60,46 +75,57 @@ def describe_failure(
     frames = stack_from_traceback(trace)
     is_late = arrives_late(error)
     text = "".join(traceback.format_exception_only(error)).strip()
-    origin: Origin | None = None
     place = at_line(frames).replace(", ", ", noticed at ", 1) if is_late else at_line(frames)
-    lines, evidence, advice = [f"{text.splitlines()[0]} at step {step}{place}"], Evidence(), advice_for(kind)
+    told = _Told([f"{text.splitlines()[0]} at step {step}{place}"], advice_for(kind))
     if kind == "out_of_memory":
         live = guard.run(
             "live_memory", describe_live_memory, error, trace, model=model, optimizers=optimizers
         )
         if live is not None:
-            lines += live.lines(batch=samples)
-            evidence = Evidence(value=live.asked_bytes, threshold=live.free_bytes, baseline=live.numbers())
+            told.lines += live.lines(batch=samples)
+            numbers = live.numbers()
+            told.evidence = Evidence(value=live.asked_bytes, threshold=live.free_bytes, baseline=numbers)
     else:
         cause = guard.run(
             "cause", lambda: find_cause(error, trace, step=step, model=model, optimizers=optimizers)
         )
         if cause is not None:
-            sentence = f"{cause.sentence[:1].upper()}{cause.sentence[1:]}"
-            lines[0] = f"{sentence} ({type(error).__name__} at step {step}{place})"
-            advice = [*cause.advice]
-        origin = None if is_late else guard.run("failed_call", failed_call, trace, model)
-        if origin is not None:
-            lines.append(f"Raised in {origin.module or 'the root module'}, by {origin.op}")
-        elif not is_late:
-            part = guard.run("failed_part", failed_part, error, trace)
-            origin = guard.run("failed_loss", failed_loss, error, trace)
-            lines += [] if part is None else [part]
-        held = guard.run("locals", lambda: describe_locals(trace, with_values=not is_late))
-        if held is not None:
-            lines += held.lines
-            evidence = Evidence(tensors=held.tensors)
+            told.lead_with(cause, f"({type(error).__name__} at step {step}{place})")
+        _add_place(told, error, trace, guard=guard, model=model, is_late=is_late)
     if is_late:
-        lines.insert(1, f"{NO_LINE}{_LATE}. Run `{blocking_command(error)}` to see it.")
+        told.lines.insert(1, f"{NO_LINE}{_LATE}. Run `{blocking_command(error)}` to see it.")
     line = user_line(frames) if is_late else None
     return {
-        "origin": origin,
+        "origin": told.origin,
         "noticed_at": line and NoticedAt(file=line.file, line=line.line, function=line.function),
         "kind": kind,
         "subject": type(error).__name__,
         "severity": "critical",
-        "message": "\n".join([*lines, text])[:TEXT_LIMIT],
-        "evidence": evidence,
+        "message": "\n".join([*told.lines, text])[:TEXT_LIMIT],
+        "evidence": told.evidence,
         "stacks": Stacks(training_loop=frames),
-        "advice": advice,
+        "advice": told.advice,
     }
+
+
+def _add_place(
+    told: _Told,
+    error: BaseException,
+    trace: TracebackType | None,
+    *,
+    guard: Guard,
+    model: nn.Module | None,
+    is_late: bool,
+) -> None:
+    """Add in which module or part it was raised, and what the variables there were."""
+    told.origin = None if is_late else guard.run("failed_call", failed_call, trace, model)
+    if told.origin is not None:
+        told.lines.append(f"Raised in {told.origin.module or 'the root module'}, by {told.origin.op}")
+    elif not is_late:
+        part = guard.run("failed_part", failed_part, error, trace)
+        told.origin = guard.run("failed_loss", failed_loss, error, trace)
+        told.lines += [] if part is None else [part]
+    held = guard.run("locals", lambda: describe_locals(trace, with_values=not is_late))
+    if held is not None:
+        told.lines += held.lines
+        told.evidence = Evidence(tensors=held.tensors)

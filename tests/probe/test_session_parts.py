@@ -77,7 +77,7 @@ class Incidents:
 class Recorder:
     """Stands for the recorder."""
 
-    is_own_thread = False
+    is_own_thread, group = False, "a-run"
 
     def __init__(self) -> None:
         self.ends: list[tuple[str, int | None]] = []
