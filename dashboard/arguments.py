@@ -171,6 +171,15 @@ def _add_diff(commands: Commands) -> None:
     )
     diff.add_argument("--rank", type=_count, default=0, metavar="N", help="rank to compare (default: 0)")
     diff.add_argument(
+        "--member",
+        type=_count,
+        action="append",
+        default=[],
+        metavar="N",
+        help="which of a run's models, made one after the other, from 0; given twice, the first and the "
+        "second run's (default: 0)",
+    )
+    diff.add_argument(
         "--op",
         action="store_true",
         help="replay the same step of both from their bundles, and name the first op whose output differs",

@@ -144,25 +144,10 @@ def _runs(arguments: argparse.Namespace) -> int:
 
 
 def _diff(arguments: argparse.Namespace) -> int:
-    from .commands.diff import compare_runs, json_text, text_lines
-    from .commands.diff_ops import compare_ops
-    from .errors import DashboardError
+    from .commands.diff import compare_asked, json_text, text_lines
 
     _tolerate_any_encoding()
-    if arguments.op:
-        compare_ops(
-            arguments.first,
-            arguments.second,
-            entries=arguments.entry,
-            rank=arguments.rank,
-            step=arguments.step,
-            as_json=arguments.json,
-        )
-    elif arguments.entry or arguments.step is not None:
-        raise DashboardError("--entry and --step are for diff --op")
-    found = compare_runs(
-        arguments.first, arguments.second, rank=arguments.rank, tolerance=arguments.tolerance
-    )
+    found = compare_asked(arguments)
     for line in [json_text(found)] if arguments.json else text_lines(found):
         print(line)
     return 0 if found.is_equal else 1
@@ -259,6 +244,7 @@ def _export(arguments: argparse.Namespace) -> int:
             tracker=arguments.format,
             folder=arguments.output,
             rank=arguments.rank,
+            member=arguments.member,
             project=arguments.project,
             tracking_uri=arguments.tracking_uri,
             notice=_notice,
@@ -270,6 +256,7 @@ def _export(arguments: argparse.Namespace) -> int:
         form=arguments.format,
         output=arguments.output,
         rank=arguments.rank,
+        member=arguments.member,
         theme=arguments.theme,
         statistic=arguments.heatmap,
         track=arguments.track,

@@ -157,6 +157,15 @@ def resolve_run(argument: str | None, *, spool: Path | None = None) -> RunFolder
     )
 
 
+def no_such_member(run: str, member: int, models: int) -> UnknownRunError:
+    """The error of somebody who asks for a model that a run does not have; it has so many."""
+    if models == 1:
+        return UnknownRunError(f"The run {run} has one model; leave `--member {member}` out.")
+    return UnknownRunError(
+        f"The run {run} has no model {member}; choose one from 0 to {models - 1:,} with `--member`."
+    )
+
+
 def problem_lines(runs: Sequence[RunFolder], *, spool: Path | None = None) -> Iterator[str]:
     """A sentence for each run whose description cannot be read, and for each folder that is passed over.
 

@@ -24,8 +24,9 @@ from ..export.trackers.tensorboard_files import write_tensorboard
 from ..export.trackers.tracked_run import require_package, tracked_run
 from ..export.trackers.wandb_run import write_wandb
 from ..ingest.reading import read_runs, unnamed_steps
-from ..runs import RunFolder, resolve_run
+from ..runs import RunFolder, no_such_member, resolve_run
 from ..store.duck import DuckStore
+from ..store.members import members_of
 from .stored_notes import stored_notes
 
 Format = Literal["html", "json", "csv", "parquet"]
@@ -40,6 +41,7 @@ def export_run(
     form: Format,
     output: Path | None,
     rank: int,
+    member: int | None = None,
     theme: PageTheme,
     statistic: str,
     track: str | None,
@@ -49,20 +51,22 @@ def export_run(
     """Write RUN|SPOOL to `output`, whole or not at all, and return where; works with no server running.
 
     "-" is stdout, and None a file in the current folder that is named after the run. `target` None is the
-    newest run. `data` is the folder of the store that has the notes; None is that of the user's dashboard.
+    newest run. `member` is the model where the run made several one after the other; None is the first.
+    `data` is the folder of the store that has the notes; None is that of the user's dashboard.
 
     Raises:
-        DashboardError: the argument does not name one run, the run has no such rank or track, or the file
-            cannot be written.
+        DashboardError: the argument does not name one run, the run has no such rank, model or track, or the
+            file cannot be written.
         BrokenPipeError: the reader of a pipe has gone.
     """
     run = resolve_run(target)
     with _opened(run, notice) as store:
+        shown = _member_of(store, run.run, member, notice)
         if form in ("html", "json"):
-            _take_notes(store, run.run, data, notice)
-        body = _exported(store, run.run, form, rank=rank, theme=theme, statistic=statistic, track=track)
+            _take_notes(store, shown, data, notice)
+        body = _exported(store, shown, form, rank=rank, theme=theme, statistic=statistic, track=track)
     if output is None:
-        output = Path(_name(run.run, track, form))
+        output = Path(_name(shown, track, form))
     if str(output) == "-":
         # UTF-8 whatever the terminal's encoding is: the document says so of itself.
         sys.stdout.flush()
@@ -70,6 +74,21 @@ def export_run(
     else:
         _replace(output, body)
     return output
+
+
+def _member_of(store: DuckStore, run: str, member: int | None, notice: Callable[[str], None]) -> str:
+    """Return the id under which the store keeps one of the models that a run made."""
+    models = members_of(store.runs(), run)
+    if member is None and len(models) > 1:
+        last = len(models) - 1
+        notice(
+            f"The run made {len(models):,} models; this is the first. "
+            f"`--member N` exports another (0 to {last:,})."
+        )
+    number = member or 0
+    if not 0 <= number < len(models):
+        raise no_such_member(run, number, len(models))
+    return models[number]
 
 
 def _name(run: str, track: str | None, form: str) -> str:
@@ -84,6 +103,7 @@ def export_to_tracker(
     tracker: Tracker,
     folder: Path | None,
     rank: int,
+    member: int | None = None,
     project: str,
     tracking_uri: str | None,
     notice: Callable[[str], None],
@@ -95,13 +115,14 @@ def export_to_tracker(
         tracker: Which one; its package has to be installed.
         folder: Where its files go; MLflow needs none where there is a tracking URI.
         rank: Rank whose numbers are written.
+        member: Model whose numbers are written; None is the first.
         project: Project of wandb, or experiment of MLflow.
         tracking_uri: Of MLflow.
         notice: Gets what the user should know.
 
     Raises:
-        DashboardError: the argument does not name one run, the run has no such rank, the tracker's package is
-            missing or refuses, or there is no folder.
+        DashboardError: the argument does not name one run, the run has no such rank or model, the tracker's
+            package is missing or refuses, or there is no folder.
     """
     if folder is None and tracker != "mlflow":
         raise DashboardError(f"--format {tracker} needs a folder: -o FOLDER")
@@ -110,9 +131,10 @@ def export_to_tracker(
     require_package(tracker, extra=tracker)
     run = resolve_run(target)
     with _opened(run, notice) as store:
-        tracked = tracked_run(store, run.run, rank=rank)
+        shown = _member_of(store, run.run, member, notice)
+        tracked = tracked_run(store, shown, rank=rank)
         if tracker == "mlflow":
-            report = export_html(store, run.run, rank=rank)
+            report = export_html(store, shown, rank=rank)
             return write_mlflow(
                 tracked, tracking_uri=tracking_uri, folder=folder, project=project, report=report
             )

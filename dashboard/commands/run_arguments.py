@@ -94,6 +94,12 @@ def add_export(commands: Commands) -> None:
     )
     export.add_argument("--rank", type=int, default=0, help="rank to export (default: 0)")
     export.add_argument(
+        "--member",
+        type=int,
+        metavar="N",
+        help="which of the run's models, made one after the other, from 0 (default: 0)",
+    )
+    export.add_argument(
         "--theme",
         choices=("dark", "light", "system"),
         default="system",

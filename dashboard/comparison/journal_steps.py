@@ -16,7 +16,7 @@ from probe.delivery.journal.journal_reader import Skipped, read_stream
 from probe.delivery.journal.rank_journals import rank_of
 from probe.delivery.journal.run_folders import list_writers, read_run_json
 from probe.errors import WireError
-from probe.wire import Document, Frame, Layout, Record, RunStart, StreamName, decode_record
+from probe.wire import Document, Frame, Layout, Record, RunStart, StreamName, decode_record, member_number
 from probe.wire.columns import unpack_column, unpack_missing
 from probe.wire.documents import read_body
 from probe.wire.layer_values import Geometry, geometry_of, reduce_layers
@@ -31,6 +31,10 @@ class JournalRank:
 
     folder: Path
     """The run's."""
+    member: int = 0
+    """Which of the models that the run made one after the other."""
+    models: int = 1
+    """How many it made."""
     writers: list[Path] = field(default_factory=list)
     """Of the rank's incarnations, oldest first; empty for a rank that the run has not."""
     start: RunStart | None = None
@@ -44,20 +48,23 @@ class JournalRank:
     """Records that are missing, damaged, or not in the order of their steps; grows while steps are read."""
 
 
-def open_rank(folder: Path, rank: int) -> JournalRank:
+def open_rank(folder: Path, rank: int, member: int = 0) -> JournalRank:
     """Read what a run's journals say of one rank apart from its steps.
 
     Args:
         folder: `SPOOL/<run>`.
         rank: number of the rank.
+        member: which of the models that the run made one after the other.
     """
     writers = [writer for writer in list_writers(folder) if rank_of(writer) == str(rank)]
     writers.sort(key=lambda writer: int(writer.name.rpartition("-")[2]))
-    found = JournalRank(folder, writers, start=read_run_json(folder))
+    found = JournalRank(folder, member, writers=writers, start=read_run_json(folder))
     for writer in writers:
         for record in _records(found, writer, "events"):
             if isinstance(record, RunStart):
-                if not record.member:
+                number = member_number(record.member)
+                found.models = max(found.models, number + 1)
+                if number == member:
                     found.start = record
             elif isinstance(record, Layout):
                 _add_layout(found, writer, record)
@@ -150,9 +157,10 @@ def _layer_norms(rank: JournalRank, frames: Sequence[Frame], geometry: Geometry)
 
 
 def _frames(rank: JournalRank, writer: Path) -> Iterator[tuple[Path, Frame]]:
-    """Of the first model, where the run makes several one after the other."""
+    """Of the one model, where the run makes several one after the other."""
     records = _records(rank, writer, "metrics")
-    return ((writer, record) for record in records if isinstance(record, Frame) and not record.member)
+    frames = (record for record in records if isinstance(record, Frame))
+    return ((writer, frame) for frame in frames if frame.member == rank.member)
 
 
 def _records(rank: JournalRank, writer: Path, stream: StreamName) -> Iterator[Record]:
@@ -172,8 +180,7 @@ def _add_layout(found: JournalRank, writer: Path, layout: Layout) -> None:
     except ValueError:
         found.unreadable += 1
     else:
-        # Of models that were made again only the first one's steps are read, and it has this one.
-        found.layout = found.layout if layout.member else layout
+        found.layout = layout if member_number(layout.member) == found.member else found.layout
 
 
 def _add_facts(found: JournalRank, document: Document) -> None:

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from sample_events import RUN, nan_event, spike_event
 
 from probe.delivery.journal.journal import JournalWriter
 from probe.delivery.journal.run_json import write_run_json
-from probe.wire import Event, Frame, LayerInfo, Layout, ParameterInfo, Record, RunEnd, RunStart, encode
+from probe.wire import (
+    Event,
+    Frame,
+    LayerInfo,
+    Layout,
+    Member,
+    ParameterInfo,
+    Record,
+    RunEnd,
+    RunStart,
+    encode,
+)
 from probe.wire.columns import pack_column
 
 LAYERS = ("embedding", "blocks.3", "head")
@@ -98,5 +110,23 @@ def write_run(
         journal.append("events", encode(record))
     if steps:
         journal.append_many("metrics", [encode(frame(step, layers=layers)) for step in range(steps)])
+    journal.close()
+    return folder
+
+
+def write_models(spool: Path, run: str, losses: Sequence[Sequence[float]]) -> Path:
+    """Write a run that made several models one after the other, by the loss of each of their steps."""
+    folder = spool / run
+    journal = JournalWriter(folder / "0-1", run=run, writer="0-1")
+    write_run_json(folder, run_start(run))
+    for member, values in enumerate(losses):
+        number: Member = member or msgspec.UNSET
+        start = msgspec.structs.replace(run_start(run), member=number, config={"lr": str(member)})
+        described = msgspec.structs.replace(layout(), layout=member, member=number)
+        for record in (start, described):
+            journal.append("events", encode(record))
+        for step, loss in enumerate(values):
+            made = msgspec.structs.replace(frame(step), layout=member, member=member, scalars={"loss": loss})
+            journal.append("metrics", encode(made))
     journal.close()
     return folder

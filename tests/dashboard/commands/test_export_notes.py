@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "serving"))
 import api_server
 from sample_events import nan_event
-from sample_runs import write_run
+from sample_runs import write_models, write_run
 
 from dashboard.cli import main
 from dashboard.serving.server import Server
@@ -99,6 +99,22 @@ def test_store_of_the_user_is_read_without_being_told_where(spool: Path, data: P
     assert [note["step"] for note in json.loads(exported("-o", str(tmp_path / "out")))["notes"]] == [1]
     assert (data / "nanscope.duckdb").read_bytes() == before
     assert {path.name for path in data.iterdir()} == {"nanscope.duckdb", "nanscope.runs.json"}
+
+
+def test_one_of_the_models_that_a_run_made_is_exported(
+    spool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_models(spool, "sweep", [(1.0, 2.0), (4.0, 5.0), (6.0, 7.0)])
+    monkeypatch.chdir(tmp_path)
+    options = ["export", "sweep", "--format", "csv", "--track", "loss"]
+    assert main([*options, "--member", "2"]) == 0
+    rows = (tmp_path / "nanscope-sweep.m2-loss.csv").read_text().splitlines()[1:]
+    assert [row.split(",")[7] for row in rows] == ["6.0", "7.0"]
+    assert said_beside_the_place(capsys) == []
+    assert main([*options, "-o", "first.csv"]) == 0
+    assert "made 3 models; this is the first" in said_beside_the_place(capsys)[0]
+    assert main([*options, "--member", "3"]) == 2
+    assert "choose one from 0 to 2" in said_beside_the_place(capsys)[0]
 
 
 def said_beside_the_place(capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
-from sample_runs import LAYERS, frame, layout, run_start, write_run
+from sample_runs import LAYERS, frame, layout, run_start, write_models, write_run
 
 from dashboard.arguments import command_parser
-from dashboard.commands.diff import RunDifference, compare_runs, json_text, text_lines
+from dashboard.commands.diff import RunDifference, compare_asked, compare_runs, json_text, text_lines
 from dashboard.comparison.journal_steps import open_rank, read_steps
 from dashboard.comparison.parting import TOLERANCE, WINDOW
 from dashboard.errors import DashboardError
@@ -94,6 +95,31 @@ def test_parameter_without_a_gradient_is_not_measured(tmp_path: Path) -> None:
     write(folder, [msgspec.structs.replace(frame(0), missing=missing)])
     (block,) = read_steps(open_rank(folder, 0))
     assert block.measured.tolist() == [[True, False, True]]
+
+
+def test_each_model_of_a_run_is_compared_with_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NANSCOPE_SPOOL", str(tmp_path))
+    write_models(tmp_path, "sweep", [(1.0, 2.0), (1.0, 3.0), (1.0, 3.0)])
+    write_models(tmp_path, "alone", [(1.0, 3.0)])
+
+    def compared(first: str, second: str, *members: int) -> RunDifference:
+        options = [word for member in members for word in ("--member", str(member))]
+        return compare_asked(command_parser().parse_args(["diff", first, second, *options]))
+
+    found = compared("sweep", "sweep", 0, 1)
+    assert found.parting.step == 1
+    assert [value for fact in found.facts.differing for value in fact.values] == ["0", "1"]
+    assert next(text_lines(found)) == "First: sweep (train.py), model 1. Second: sweep (train.py), model 2."
+    assert json.loads(json_text(found))["second"] == {"run": "sweep", "name": "train.py", "member": 1}
+    assert compared("sweep", "sweep", 1, 2).is_equal
+    assert compared("sweep", "alone", 1, 0).is_equal
+    for wrong, said in [((1,), "--member` twice"), ((0, 3), "from 0 to 2"), ((0, 1, 2), "once for both")]:
+        with pytest.raises(DashboardError, match=said):
+            compared("sweep", "sweep", *wrong)
+    with pytest.raises(DashboardError, match="has one model"):
+        compared("sweep", "alone", 1)
 
 
 def difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str) -> RunDifference:
