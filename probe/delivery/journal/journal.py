@@ -22,7 +22,7 @@ from ...wire import Gap, StreamName, encode
 from .account import NAME as ACCOUNT
 from .account import AccountWriter, read_account
 from .kept_room import KeptRoom
-from .segment_files import ASIDE, list_segments, own_segments, run_folder_bytes
+from .segment_files import ASIDE, list_segments, own_segments, run_folder_bytes, write_all
 from .segments import VERSION, SegmentHeader, pack_header, record_prefix, segment_name
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 DEFAULT_CAP_BYTES: Final = 2 * 1024**3
 SEGMENT_BYTES: Final = 16 * 1024**2
+SLOW_S: Final = 0.05
+"""A write that takes this long is one on a slow disk."""
 _SEGMENTS_BELOW_CAP: Final = 4
-_IOV_MAX: Final = os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 1024
 _JOINED_BYTES: Final = 4096
 """Records up to about this length are copied into one buffer: a vector of hundreds takes longer than that."""
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -40,14 +41,15 @@ _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 class _Stream:
     """One stream's open segment. Every field is guarded by `lock`."""
 
-    __slots__ = ("file", "lock", "name", "next_seq", "room", "size", "unsure")
+    __slots__ = ("file", "is_account_old", "lock", "name", "next_seq", "room", "size", "unsure")
 
     def __init__(self, name: StreamName) -> None:
         self.name: StreamName = name
         self.lock = threading.Lock()
         self.file: OwnFile | None = None
         self.next_seq = 0
-        """The account says as much; less while `unsure`."""
+        """The account says as much; less while `unsure` or `is_account_old`."""
+        self.is_account_old = False
         self.size = 0
         self.unsure = False
         """The file may hold more than `size` and `next_seq` say: look before the next write."""
@@ -91,6 +93,8 @@ class JournalWriter:
         self._account: AccountWriter | None = None
         self.evicted = 0
         """Metrics of this writer that were deleted to keep to the cap."""
+        self.writes, self.write_s = 0, 0.0
+        """How many writes there were, and how long the newest took."""
         self._cap_bytes = cap_bytes
         # What is still written to cannot be evicted.
         self._segment_bytes = min(segment_bytes, cap_bytes // _SEGMENTS_BELOW_CAP)
@@ -124,10 +128,16 @@ class JournalWriter:
         """
         return self._append(self._streams[stream], [record_prefix(record) + record], 1, is_urgent=is_urgent)
 
-    def append_many(self, stream: StreamName, records: list[bytes], *, is_urgent: bool = False) -> int:
+    def append_many(
+        self, stream: StreamName, records: list[bytes], *, is_urgent: bool = False, is_brief: bool = False
+    ) -> int:
         """Append encoded records with one `os.writev`; all or none. Return the first one's number.
 
-        As `append` otherwise.
+        Args:
+            stream: which one.
+            records: encoded.
+            is_urgent: on a full disk they may take the room that is kept.
+            is_brief: nothing else is written; the account says less until `update_account`.
 
         Raises:
             JournalError: none was written.
@@ -135,7 +145,16 @@ class JournalWriter:
         buffers = [part for record in records for part in (record_prefix(record), record)]
         if records and len(records[0]) <= _JOINED_BYTES:
             buffers = [b"".join(buffers)]
-        return self._append(self._streams[stream], buffers, len(records), is_urgent=is_urgent)
+        state = self._streams[stream]
+        return self._append(state, buffers, len(records), is_urgent=is_urgent, is_brief=is_brief)
+
+    def update_account(self, stream: StreamName) -> None:
+        """Have the account say what was appended briefly."""
+        state = self._streams[stream]
+        with state.lock:
+            if state.is_account_old and self._account is not None:
+                state.is_account_old = False
+                self._account.note(stream, state.next_seq)
 
     def next_seq(self, stream: StreamName) -> int:
         """Number of records written to the stream so far, evicted ones included."""
@@ -189,7 +208,9 @@ class JournalWriter:
                     _close(stream)
                 stream.next_seq = seq
 
-    def _append(self, stream: _Stream, buffers: list[bytes], records: int, *, is_urgent: bool) -> int:
+    def _append(
+        self, stream: _Stream, buffers: list[bytes], records: int, *, is_urgent: bool, is_brief: bool = False
+    ) -> int:
         rotated = False
         with stream.lock:
             if self._closed:
@@ -197,9 +218,13 @@ class JournalWriter:
             try:
                 if stream.unsure:
                     self._resume(stream)
-                if stream.file is None or stream.size >= self._segment_bytes or _is_lost(stream.file):
+                is_full = stream.size >= self._segment_bytes and not is_brief
+                if stream.file is None or is_full or _is_lost(stream.file):
                     rotated = self._rotate(stream)
                 first_seq = self._write(stream, buffers, records, is_urgent=is_urgent)
+                stream.is_account_old = is_brief
+                if not is_brief and self._account is not None:
+                    self._account.note(stream.name, stream.next_seq)
             except OSError as error:
                 if is_from_signal(error):  # a TimeoutError of the script's
                     raise
@@ -232,7 +257,7 @@ class JournalWriter:
             file = OwnFile(path, _FLAGS | os.O_EXCL)
         stream.unsure = True
         try:
-            _write_all(file.descriptor(), [data])
+            write_all(file.descriptor(), [data])
         except OSError:
             file.close()
             path.unlink(missing_ok=True)
@@ -253,8 +278,9 @@ class JournalWriter:
             stream.room.require(descriptor, stream.size, count, is_urgent=is_urgent)
         # Until the account below is updated an exception may come from anywhere, a Ctrl-C for instance.
         stream.unsure = True
+        began_s = time.monotonic()
         try:
-            written = _write_all(descriptor, buffers)
+            written = write_all(descriptor, buffers)
         except OSError:
             with contextlib.suppress(OSError):
                 # To cut off nothing would give back what is kept behind the end.
@@ -268,8 +294,7 @@ class JournalWriter:
         first_seq = stream.next_seq
         stream.size, stream.next_seq = stream.size + written, first_seq + records
         stream.unsure = False
-        if self._account is not None:
-            self._account.note(stream.name, stream.next_seq)
+        self.writes, self.write_s = self.writes + 1, time.monotonic() - began_s
         return first_seq
 
     def _resume(self, stream: _Stream) -> None:
@@ -370,23 +395,3 @@ def _set_aside(path: Path) -> None:
     """Rename a file to the first free name that no segment has."""
     names = itertools.chain([f"{path.name}{ASIDE}"], (f"{path.name}{ASIDE}-{n}" for n in itertools.count(1)))
     path.rename(next(place for name in names if not os.path.lexists(place := path.with_name(name))))
-
-
-def _write_all(descriptor: int, buffers: list[bytes]) -> int:
-    """Write every buffer, however often the kernel takes less than it was given; return the byte count."""
-    total = 0
-    if len(buffers) == 1:
-        total = os.write(descriptor, buffers[0])
-        if total == len(buffers[0]):
-            return total
-        buffers = [buffers[0][total:]]
-    for start in range(0, len(buffers), _IOV_MAX):
-        pending: list[memoryview] = [memoryview(part) for part in buffers[start : start + _IOV_MAX]]
-        while pending:
-            count = os.writev(descriptor, pending)
-            total += count
-            while pending and count >= len(pending[0]):
-                count -= len(pending.pop(0))
-            if pending and count:
-                pending[0] = pending[0][count:]
-    return total

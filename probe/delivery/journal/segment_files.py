@@ -27,6 +27,7 @@ MAX_RUN_JSON_BYTES: Final = 64 * 1024**2
 """A `run.json` that is larger is not read."""
 RING_NAME: Final = re.compile(r"ring(?:-([0-9]{1,9}))?")
 """The files of a writer's rings."""
+_IOV_MAX: Final = os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 1024
 ASIDE: Final = ".aside"
 """Ends the name of a file that lay where a writer had to begin a segment."""
 
@@ -126,4 +127,24 @@ def run_folder_bytes(run_folder: Path) -> int:
     for path in run_folder.glob("*/*.seg"):
         with contextlib.suppress(OSError):
             total += bytes_on_disk(path.lstat())
+    return total
+
+
+def write_all(descriptor: int, buffers: list[bytes]) -> int:
+    """Write every buffer, however often the kernel takes less than it was given; return the byte count."""
+    total = 0
+    if len(buffers) == 1:
+        total = os.write(descriptor, buffers[0])
+        if total == len(buffers[0]):
+            return total
+        buffers = [buffers[0][total:]]
+    for start in range(0, len(buffers), _IOV_MAX):
+        pending: list[memoryview] = [memoryview(part) for part in buffers[start : start + _IOV_MAX]]
+        while pending:
+            count = os.writev(descriptor, pending)
+            total += count
+            while pending and count >= len(pending[0]):
+                count -= len(pending.pop(0))
+            if pending and count:
+                pending[0] = pending[0][count:]
     return total

@@ -17,7 +17,7 @@ import msgspec
 
 from ...errors import JournalError
 from ...threads.pieces import give_way
-from ..journal.journal import JournalWriter
+from ..journal.journal import SLOW_S, JournalWriter
 from .frame_mould import FrameMoulds
 from .ring import Ring, capacity_for
 from .ring_format import ADDITION, FRAME, RAW, RingRecord, metrics_of, read_raw
@@ -31,6 +31,8 @@ RING_FRAMES: Final = 4096
 _PIECE_RECORDS: Final = 32
 _PIECE_BYTES: Final = 256 * 1024
 """What is written at once, so that training gets Python's lock again within a millisecond."""
+_SLOW_PIECES: Final = 32
+"""So many pieces are written at once on a slow disk."""
 _Group = tuple[bytes | None, Sequence[RingRecord]]
 
 
@@ -198,11 +200,11 @@ class MetricsQueue:
     def _groups(self, ring: Ring, everything: bool) -> tuple[list[_Group], float | None]:
         """Return what is to be written next, and how long the newest step of all still waits."""
         groups: list[_Group] = []
-        size = 0
+        size, pieces = 0, _SLOW_PIECES if self._journal.write_s >= SLOW_S else 1
         for group in metrics_of(ring.records(), ring.templates, self._moulds.press):
             groups.append(group)
             size += len(group[0] or b"")
-            if len(groups) > _PIECE_RECORDS or size > _PIECE_BYTES:
+            if len(groups) > _PIECE_RECORDS * pieces or size > _PIECE_BYTES * pieces:
                 # The last one may go on after the end of what was looked at.
                 return groups[:-1] or groups, None
         hold_s = HOLD_S if ring.problem is None else MEMORY_HOLD_S

@@ -24,7 +24,6 @@ from ...threads.life_sign import LifeSignWriter
 from ...threads.pieces import give_way, process, work_in_pieces
 from ...threads.processor_wait import ProcessorWait
 from ...wire import (
-    MAX_DOCUMENTS,
     MEMBERS_IN_FULL,
     Document,
     Event,
@@ -33,7 +32,6 @@ from ...wire import (
     Layout,
     RunEnd,
     RunStart,
-    encode,
     encode_record,
     member_number,
 )
@@ -43,13 +41,14 @@ from ..journal.journal import DEFAULT_CAP_BYTES, JournalWriter
 from ..journal.run_json import write_run_json
 from ..utilisation import UtilisationReader
 from .bell import Bell
+from .beside import END_WAIT_S, BesideWriter
 from .events_queue import EventsQueue
 from .metrics_queue import MetricsQueue
 from .record_encoder import FrameSource, RecordEncoder
 from .ring import Ring
 from .ring_format import ADDITION, FRAME
 from .schedule import Schedule, Watch
-from .tally import Tally
+from .thread_end import CLOSE_AGAIN_S, CLOSE_S, ThreadEnd
 
 _logger = logging.getLogger(__name__)
 
@@ -64,10 +63,6 @@ _MEMORY_S: Final = 0.02
 """The same, where the ring is no file: what a kill takes is what waits in memory, 50 ms of steps at most."""
 _TEND_S: Final = 1.0
 _STREAMS: Final = ("events", "metrics")
-_CLOSE_S: Final = 2.0
-"""How long a flush or a close waits for the thread: a disk can hang."""
-_CLOSE_AGAIN_S: Final = 0.2
-"""The same, for who comes when that time is over."""
 
 
 class Recorder:
@@ -100,7 +95,6 @@ class Recorder:
         """Looked at as often."""
         self.failed: str | None = None
         """What last went wrong, in one sentence; None while all is well. The first is logged too."""
-        self._documents = 0
         self._pid = os.getpid()
         self._journal = JournalWriter(
             self.folder, run=start.run, writer=writer, cap_bytes=cap_bytes, keeps_room="events"
@@ -119,25 +113,23 @@ class Recorder:
         self.life_sign: LifeSignWriter | None = None
         """Made by who watches for hangs, one for all members."""
         self._schedule = Schedule()
-        self._events = EventsQueue(self._journal, self._note)
+        self._events = EventsQueue(self._journal, self._encoder, self._note)
+        self.tally = self._events.tally
+        """The warnings and critical events so far."""
         self.last_words: Callable[[], Sequence[Event | Gap]] = tuple
         """Called once nothing more can be written; returns what is to be written all the same."""
+        self.beside = BesideWriter()
         self._flushes: deque[Bell] = deque()
         self._wants_all = False
         self._wake = Bell()
         self._wake_up, self._beats = self._wake.ring, process.lull.beats
         self._closed = False
-        self._close_by_s = 0.0
         self._end: RunEnd | None = None
         self._is_ended = False
-        self._is_over, self._over = False, Bell()
-        """Whether the thread has ended, or has never begun."""
+        self._thread_end = ThreadEnd()
         self._progress = 0
-        """Grows as long as the thread gets on."""
         self._close_requests: deque[Callable[[], None]] = deque()
         self._once: deque[Callable[[], None]] = deque()
-        self.tally = Tally()
-        """The warnings and critical events so far."""
         self.watches: list[Watch] = []
         """They look at the training from the thread, in this order; `look_with` adds to them."""
         self._watches_lock = threading.Lock()
@@ -149,7 +141,7 @@ class Recorder:
         try:
             self._thread.start()
         except RuntimeError as error:  # a limit on threads, or the interpreter is ending
-            self._is_over = True
+            self._thread_end.is_over = True
             self.close(outcome="finished", last_step=None)
             raise JournalError(f"no thread can be started: {error}") from error
 
@@ -237,7 +229,8 @@ class Recorder:
     def event(self, record: Event | Layout | Document | RunStart) -> None:
         """Write a record to the events stream before returning, so that it survives a kill -9.
 
-        When it cannot be written it is kept (up to a limit) and tried again by the thread, in order.
+        On a slow disk this is done for the first critical event of a step, and the thread writes the others.
+        What cannot be written is kept (up to a limit) and tried again by the thread, in order.
         """
         if self._is_inert():
             return
@@ -249,25 +242,25 @@ class Recorder:
                 return
             if (first := self._encoder.encode(record)) is not None:
                 self._first_records.append(first)
-        self._keep(record)
-        self._events.write()
+        self._events.keep(record)
+        if self.is_own_thread:
+            self._events.write()
+        elif not self._events.write_now(record):
+            self._wake.ring()
+
+    def settle(self, event_id: str, line: str) -> None:
+        """Have an event say of its bundle what is known of it now, in place of `BEING_WRITTEN`."""
+        if not self._is_inert():
+            self._events.settle(event_id, line)
+            self._wake.ring()
 
     def document(self, document: Document) -> None:
         """Write a document as `event` writes an event; `MAX_DOCUMENTS` of them at most."""
         if self.is_own_thread:
             # What a task of the thread has measured is written while the session closes, too.
             self._write_of_watch([document])
-        elif self._has_room_for(document):
+        else:
             self.event(document)
-
-    def _has_room_for(self, record: Event | Document | Gap) -> bool:
-        if not isinstance(record, Document):
-            return True
-        if self._documents >= MAX_DOCUMENTS:
-            self._note(f"more than {MAX_DOCUMENTS:,} snapshots, profiles and regions; the rest is not kept")
-            return False
-        self._documents += 1
-        return True
 
     def frame(self, frame: Frame | FrameSource, *, is_addition: bool = False) -> None:
         """Put a frame into the ring before returning, so that it survives a kill -9.
@@ -283,15 +276,15 @@ class Recorder:
             self._schedule.again(self._metrics, 0.0)
             self._wake.ring()
 
-    def flush(self) -> None:
-        """Have the thread write what is in the ring, and wait for it, 2 s at most."""
+    def flush(self) -> bool:
+        """Have the thread write what is in the ring, and wait for it, 2 s at most; whether it has."""
         # The garbage collector may call this on the thread itself, in the middle of its writing.
         if self._is_inert() or self.is_own_thread:
-            return
+            return True
         done = Bell()
         self._flushes.append(done)
         self._wake.ring()
-        done.wait(_CLOSE_S)
+        return done.wait(CLOSE_S)
 
     @property
     def is_open(self) -> bool:
@@ -310,36 +303,47 @@ class Recorder:
     def close(self, *, outcome: Literal["finished", "exception"], last_step: int | None) -> bool:
         """Have the thread write what is left and the `RunEnd`, and end; wait for it, 2 s at most.
 
-        On the thread itself only as its last act. What breaks off the caller (a Ctrl-C, a signal's handler)
-        does not touch what is being written. Idempotent: the first outcome counts. Returns whether that is
-        done; later calls wait again, for a moment.
+        On a slow disk it waits for bundles, 10 s at most, and then for 20 s at most, as long as one write
+        follows the other. On the thread itself only as its last act. What breaks off the caller (a Ctrl-C, a
+        signal's handler) does not touch what is being written. Idempotent: the first outcome counts. Returns
+        whether that is done; later calls wait again, for a moment.
         """
         if os.getpid() != self._pid:
             return True
         if self._end is None:
-            self._close_by_s = time.monotonic() + _CLOSE_S
+            self._end_bundles()
+            self._thread_end.begin()
             self._end = RunEnd(time=time.time(), step=last_step, outcome=outcome)
         self._closed = True
         self._wake.ring()
         if not self.is_own_thread:
-            if not self._has_thread_ended():
+            if not self._thread_end.wait(self):
                 return False
             if self._thread.ident is not None:
-                self._thread.join(_CLOSE_AGAIN_S)
+                self._thread.join(CLOSE_AGAIN_S)
         self._attempt(self._write_end)
         return True
 
-    def _has_thread_ended(self) -> bool:
-        """Wait until it has, or has got nowhere for a while."""
-        # Not by `join`, after which Python 3.11 takes a thread for ended where a Ctrl-C has broken it off.
-        progress = -1
-        while not self._is_over and progress != self._progress + self._events.written + self._encoder.encoded:
-            if self._events.is_being_written_here:
-                return False  # a signal's handler asks, and the thread waits for what is below it
-            progress = self._progress + self._events.written + self._encoder.encoded
-            if self._over.wait(max(self._close_by_s - time.monotonic(), _CLOSE_AGAIN_S)):
-                self._over.ring()  # there may be other waiters
-        return self._is_over
+    def _end_bundles(self) -> None:
+        """Wait for those that are being written, unless they wait for this thread; say which are not done."""
+        is_waited_for = self.is_own_thread or self.is_writing_here
+        for task in self.beside.wait(0.0 if is_waited_for else END_WAIT_S):
+            task.give_up()
+
+    @property
+    def is_writing_here(self) -> bool:
+        """Whether the caller, a signal's handler, has interrupted a write: the thread waits for that one."""
+        return self._events.is_being_written_here
+
+    @property
+    def progress(self) -> int:
+        """Grows as long as the thread gets on."""
+        return self._progress + self._encoder.encoded + self._journal.writes
+
+    @property
+    def write_s(self) -> float:
+        """How long the newest write took."""
+        return self._journal.write_s
 
     def _write_end(self) -> None:
         """Write everything that is left, once; nobody else writes any more."""
@@ -369,7 +373,7 @@ class Recorder:
             events_written=self._journal.next_seq("events") + 1,
             metrics_written=self._journal.next_seq("metrics"),
         )
-        self._events.put(encode(end), is_urgent=True)
+        self._events.keep_last(end)
         self._events.write()
         self._journal.close()
         # The helper of an earlier incarnation may have left since the thread last looked.
@@ -379,17 +383,9 @@ class Recorder:
     def _write_of_watch(self, records: Sequence[Event | Document | Gap]) -> None:
         """Like `event`, also while closing: what the watch has told once, it does not tell again."""
         if records:
-            for record in filter(self._has_room_for, records):
-                self._keep(record)
+            for record in records:
+                self._events.keep(record)
             self._events.write()
-
-    def _keep(self, record: Event | Layout | Document | Gap | RunStart) -> None:
-        encoded = self._encoder.encode(record)
-        if encoded is not None:
-            is_urgent = isinstance(record, Gap) or (isinstance(record, Event) and record.kind == "data_gap")
-            self._events.put(encoded, is_urgent=is_urgent)
-            if isinstance(record, Event):
-                self.tally.note(record)
 
     def _count_unwritten(self) -> None:
         """Give up what the disk has no room for."""
@@ -407,8 +403,7 @@ class Recorder:
             self._wait()
             self._attempt(self._work)
         self._attempt(self._write_end)
-        self._is_over = True
-        self._over.ring()
+        self._thread_end.note()
         self._tell_flushed()
 
     def _wait(self) -> None:
@@ -432,6 +427,8 @@ class Recorder:
     def _work(self) -> None:
         """Do what is due."""
         schedule = self._schedule
+        if self._events.is_left:  # before the frames, which may need a layout
+            self._events.write()
         if self._once:
             self._once.popleft()()
             if self._once:

@@ -427,7 +427,7 @@ def test_recorder_waits_for_no_lull_of_a_training_that_rests(
 def test_documents_are_written_up_to_their_number_and_the_rest_is_told(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("probe.delivery.recorder.recorder.MAX_DOCUMENTS", 2)
+    monkeypatch.setattr("probe.delivery.recorder.events_queue.MAX_DOCUMENTS", 2)
     for number in range(3):
         recorder.document(Document(kind="snapshot", key=str(number), time=1.0, body=b"{}"))
     written = [one.key for one in records(recorder.folder, "events") if isinstance(one, Document)]
@@ -457,7 +457,7 @@ class Snapshots:
 def test_documents_of_a_watch_are_written_up_to_their_number(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, most: int, written: list[str]
 ) -> None:
-    monkeypatch.setattr("probe.delivery.recorder.recorder.MAX_DOCUMENTS", most)
+    monkeypatch.setattr("probe.delivery.recorder.events_queue.MAX_DOCUMENTS", most)
     watch = Snapshots()
     recorder.look_with(watch)
     deadline_s = time.monotonic() + 20.0
