@@ -343,13 +343,14 @@ class Probe(
         return tracker.clip_gradients(float(max_norm))
 
     def flush(self) -> None:
-        """Wait until everything recorded so far is judged and in the journal."""
+        """Wait until everything recorded so far is judged and in the journal, and its bundles are written."""
         tracker, recorder, incidents = self._tracker, self._recorder, self._incidents
         if tracker is not None:
             tracker.judge_waiting()
         if incidents is not None:
             self._guard.run("flush", incidents.bring_up_to_date, time=time.time())
-        if recorder is not None:
+        if recorder is not None and not recorder.is_own_thread:
+            recorder.beside.wait()
             recorder.flush()
 
     def close(self) -> None:

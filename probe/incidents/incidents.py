@@ -35,6 +35,7 @@ from ..threads.stacks import RawFrame, capture_stack, format_loop_stack
 from ..wire import Event, Evidence, RunStart, Stacks
 from .consequences import NONFINITE, WarnedSteps, fold_nonfinite
 from .error_events import ErrorEvents
+from .event_bundles import EventBundles
 from .event_writer import evidence_of
 from .evidence import LateEvidence, StepEvidence
 from .failure_texts import TEXT_LIMIT, describe_failure
@@ -43,7 +44,6 @@ from .seen_errors import SeenErrors
 from .verdict import NOTHING_FOUND, Verdict, first_critical, is_alarming, suspicion_of
 
 if TYPE_CHECKING:
-    from ..forensics.bundle.writer import BundleWriter
     from ..forensics.replay import Replay
 
 _Moment = tuple[float, StepEvidence | LateEvidence]
@@ -77,8 +77,7 @@ class IncidentReporter(ErrorEvents):
         """Whether the newest event of a NaN or Inf was judged too late for a replay."""
         self._nonfinite_step: int | None = None
         """The newest step whose loss or gradients were not finite."""
-        self._bundles: BundleWriter | None = None
-        """Made for the first bundle."""
+        self._bundles = EventBundles(recorder, start, config)
         self._looks = 0
         self.forget_also: list[Callable[[], None]] = []
         """Called, under `lock`, when what was found is cleared."""
@@ -349,8 +348,7 @@ class IncidentReporter(ErrorEvents):
     @property
     def replays(self) -> int:
         """How many steps took longer so far for a replay, a bundle or a look at all objects."""
-        bundles = 0 if self._bundles is None else self._bundles.written
-        return self._replays + bundles + self._looks
+        return self._replays + self._bundles.begun + self._looks
 
     def close(self, *, step: int, time: float) -> None:
         """End the episodes that are still open."""
@@ -435,32 +433,14 @@ class IncidentReporter(ErrorEvents):
         return self._with_bundle(event, evidence), replay
 
     def _with_bundle(self, event: Event, evidence: StepEvidence | LateEvidence | None) -> Event:
-        """Write the bundle of a critical event, unless its update is made, and have the event say where."""
+        """Have the bundle of a critical event written, unless its update is made; return the event."""
         if event.severity != "critical" or isinstance(evidence, LateEvidence):
             return event
-        # A bundle may take seconds, in which the process can be killed.
-        self._recorder.event(event)
-        return self._guard.run("bundle", self._attach_bundle, event, evidence) or event
+        return self._bundles.add(event, evidence, self._guard)
 
     def bundle(self, event: Event, evidence: StepEvidence | None) -> Event:
-        """Write the bundle that was asked for with an event, and have the event say where it is."""
-        self._recorder.event(event)
-        return self._guard.run("bundle", self._attach_bundle, event, evidence) or event
-
-    def _attach_bundle(self, event: Event, evidence: StepEvidence | None) -> Event:
-        # A healthy run writes none. In the guard: the disk may be gone, or memory.
-        from ..forensics.bundle.writer import BundleWriter
-
-        if self._bundles is None:
-            config = self._config
-            self._bundles = BundleWriter(
-                self._recorder,
-                self._start,
-                most=config.bundles,
-                with_inputs=config.bundle_inputs,
-                limit_bytes=config.bundle_limit_bytes,
-            )
-        return self._bundles.attach(event, evidence)
+        """Have the bundle written that was asked for with an event; return the event, which says where."""
+        return self._bundles.add(event, evidence, self._guard, is_asked=True)
 
     def _why(self, finding: Finding, step: int, evidence: StepEvidence | LateEvidence) -> list[str]:
         """One line on what moved before the event, where more than the event's own series did."""

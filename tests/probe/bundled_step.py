@@ -9,12 +9,13 @@ from typing import Any
 from replayed_step import CapturedStep
 from torch import Tensor, nn
 
+from probe.delivery.journal.journal_reader import read_stream
 from probe.delivery.recorder.recorder import Recorder
 from probe.forensics.bundle.black_box import PastBatch
 from probe.forensics.bundle.writer import BundleWriter
 from probe.forensics.capture import RootCapture
 from probe.forensics.replay import Replay
-from probe.wire import Event, Frame, Layout, RunStart, event_id
+from probe.wire import Event, Frame, Layout, RunStart, decode_record, event_id
 
 RUN = "bundled"
 
@@ -91,12 +92,19 @@ class Bundles:
         for number in range(100):
             scalars = {"loss": 1.0 + number, "lr": 0.1, "lr/head": 0.2, "amp_scale": 8.0}
             self.recorder.frame(Frame(step=number, time=1.7e9 + number, scalars=scalars))
+        self.recorder.flush()
         self.writer = BundleWriter(self.recorder, self.start, **options)  # type: ignore[arg-type]
 
     def write(self, step: CapturedStep | None, *, number: int = 7, **facts: Any) -> tuple[str, Path]:
-        """Write one; return what the event is to say, and where the bundle is, if there is one."""
+        """Write one; return what the event says in the end, and where the bundle is, if there is one."""
         event = event_of(self.start, step=number, **facts)
-        line = self.writer.write(event, None if step is None else content_of(step))
+        told = self.writer.attach(event, None if step is None else content_of(step))
+        self.recorder.event(told)
+        self.recorder.beside.wait()
+        self.recorder.flush()
+        states = [decode_record(data) for _, data in read_stream(self.recorder.folder, "events")]
+        newest = next(one for one in reversed(states) if isinstance(one, Event) and one.id == event.id)
+        line = newest.message.removeprefix(event.message).strip()
         return line, self.recorder.folder.parent / "bundles" / event.id
 
     def close(self) -> None:

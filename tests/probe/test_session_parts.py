@@ -14,6 +14,7 @@ from torch import nn
 from probe import session
 from probe.actions.progress_board import ProgressBoard
 from probe.actions.watched_session import Session
+from probe.delivery.recorder.beside import BesideWriter
 from probe.detectors.base import Finding
 from probe.guard import Guard
 from probe.loop.failed_forward import Share
@@ -80,6 +81,7 @@ class Recorder:
     is_own_thread, group = False, "a-run"
 
     def __init__(self) -> None:
+        self.beside = BesideWriter()
         self.ends: list[tuple[str, int | None]] = []
         self.folder = Path("run") / "rank-0"
 

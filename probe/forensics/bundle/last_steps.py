@@ -6,13 +6,14 @@ So the run needs no ring of them in memory, and the commands that read a spool r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from ...delivery.journal.journal import JournalWriter
-from ...delivery.journal.journal_reader import end_of_stream, read_stream
+from ...delivery.journal.journal_reader import read_stream
 from ...delivery.journal.run_json import write_run_json
 from ...errors import WireError
 from ...wire import Event, Frame, Layout, Record, RunStart, decode_record, encode
@@ -23,18 +24,34 @@ _OfMember = TypeVar("_OfMember", Frame, Layout, Event)
 _RATES: Final = ("lr", "amp_scale")
 
 
-def newest_frames(journal: Path, unwritten: Sequence[Frame] = (), *, member: int = 0) -> list[Frame]:
-    """Return the frames of the last `STEPS` steps, oldest first.
+def newest_frames(
+    journal: Path,
+    unwritten: Sequence[Frame] = (),
+    *,
+    member: int = 0,
+    end_seq: int,
+    waiting: int,
+    last_step: int,
+) -> list[Frame]:
+    """Return the frames of the last `STEPS` steps before a moment, oldest first.
 
     Args:
-        journal: the folder of one writer; everything up to now is in it.
-        unwritten: newer frames that are not.
+        journal: the folder of one writer, which may go on meanwhile.
+        unwritten: the newest frames, which had not been given to the recorder then.
         member: of the run; the others' frames are left out.
+        end_seq: how many records its metrics had then.
+        waiting: how many more the recorder had, about.
+        last_step: the one then; of what was written since, it tells what was there.
     """
-    tail = end_of_stream(journal, "metrics")
-    first = 0 if tail is None else max(0, tail.next_seq - 2 * STEPS)
-    records = (_decoded(data) for _, data in read_stream(journal, "metrics", from_seq=first))
-    frames = [record for record in records if isinstance(record, Frame) and record.member == member]
+    newer = {frame.step for frame in unwritten}
+    first = max(0, end_seq - 2 * STEPS)
+    frames = []
+    for seq, data in islice(read_stream(journal, "metrics", from_seq=first), 3 * STEPS + waiting):
+        frame = _decoded(data)
+        if not isinstance(frame, Frame) or frame.member != member:
+            continue
+        if seq < end_seq or (frame.step <= last_step and frame.step not in newer):
+            frames.append(frame)
     return [*frames, *unwritten][-STEPS:]
 
 
@@ -72,8 +89,7 @@ def write_spool(
     try:
         write_run_json(spool / start.run, start)
         records: list[Record] = [start, *map(_alone, needed), *map(_alone, events)]
-        for record in records:
-            out.append("events", encode(record))
+        out.append_many("events", [encode(record) for record in records])
         if frames:
             out.append_many("metrics", [encode(frame) for frame in frames])
     finally:

@@ -1,7 +1,7 @@
-"""Collects tensors as stretches of memory, and writes them to a safetensors file one at a time.
+"""Collects tensors as stretches of memory, copies them, and writes the copies to a safetensors file.
 
 What shares a storage in the run shares one in the bundle, strides included: aliases, views and expanded
-tensors come back as what they were. Training thread, at a fault.
+tensors come back as what they were. They are collected and copied on the training thread, at a fault.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import json
 import math
 import os
 import struct
+import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -31,6 +32,8 @@ MOST_SPREAD: Final = 1024
 _MOST_GAP: Final = 4
 """A stretch that is more than this many times as long as what is used of it is not written as one."""
 _SMALL_ELEMENTS: Final = 1 << 16
+_PIECE_BYTES: Final = 8 * 1024**2
+"""So much is copied between two looks at the time."""
 _LENGTH: Final = struct.Struct("<Q")
 _NAMES: Final = {
     torch.float64: "F64",
@@ -92,7 +95,7 @@ class _Layout(NamedTuple):
 
 
 class TensorPacker:
-    """The tensors of one bundle. Nothing is copied before `write`; they must not change until then."""
+    """The tensors of one bundle. Nothing is copied before `copy`; they must not change until then."""
 
     def __init__(self) -> None:
         self._views: list[_View | SparseTensor] = []
@@ -149,30 +152,22 @@ class TensorPacker:
 
     @property
     def nbytes(self) -> int:
-        """How much `write` will write, but for the header."""
+        """How much `copy` will copy."""
         return sum(source.numel() * source.element_size() for _, source in self._lay_out().blobs.values())
 
-    def write(self, path: Path) -> WrittenTensors:
-        """Write the file. One stretch at a time is copied to the host, and none that is there already.
+    def copy(self, *, most_s: float = math.inf) -> CopiedTensors | None:
+        """Copy all to the host, to be written while they change; None where that takes too long.
 
-        Raises:
-            OSError: the disk is full, say; a part of the file may be there.
+        Args:
+            most_s: of this thread's processor time.
         """
-        layout = self._lay_out()
-        # The widest elements first, so that each lies at a multiple of its size.
-        order = sorted(layout.blobs, key=lambda name: -layout.blobs[name][1].element_size())
-        sources = (layout.blobs[name][1] for name in order)
-        checksum = size = 0
-        with os.fdopen(lift(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)), "wb") as file:
-            for data in itertools.chain([_header(layout, order)], map(_bytes_of, sources)):
-                file.write(data)
-                checksum, size = zlib.crc32(data, checksum), size + len(data)
-        return WrittenTensors(
-            records=[layout.records[index] for index in range(len(self._views))],
-            blobs={name: blob for name, (blob, _) in layout.blobs.items()},
-            size=size,
-            crc32=checksum,
-        )
+        layout, end_s = self._lay_out(), time.thread_time() + most_s
+        copies: dict[str, tuple[Blob, Tensor]] = {}
+        for name, (blob, source) in layout.blobs.items():
+            if (copied := _copy(source, end_s)) is None:
+                return None
+            copies[name] = blob, copied
+        return CopiedTensors(copies, [layout.records[index] for index in range(len(self._views))])
 
     def _lay_out(self) -> _Layout:
         if self._layout is not None:
@@ -216,6 +211,54 @@ class TensorPacker:
             layout.records[index] = _record(tensor, layout.add(view.label, tensor), in_order)
 
 
+class CopiedTensors:
+    """Tensors that nobody changes, with what is known of them."""
+
+    def __init__(self, blobs: dict[str, tuple[Blob, Tensor]], records: list[TensorRecord]) -> None:
+        self._blobs, self._records = blobs, records
+
+    @property
+    def nbytes(self) -> int:
+        """How much `write` will write, but for the header."""
+        return sum(source.numel() * source.element_size() for _, source in self._blobs.values())
+
+    def write(self, path: Path) -> WrittenTensors:
+        """Write the file. Any thread.
+
+        Raises:
+            OSError: the disk is full, say; a part of the file may be there.
+        """
+        # The widest elements first, so that each lies at a multiple of its size.
+        order = sorted(self._blobs, key=lambda name: -self._blobs[name][1].element_size())
+        sources = (self._blobs[name][1] for name in order)
+        checksum = size = 0
+        descriptor = lift(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        with os.fdopen(descriptor, "wb", buffering=_PIECE_BYTES) as file:
+            for data in itertools.chain([_header(self._blobs, order)], map(_bytes_of, sources)):
+                file.write(data)
+                checksum, size = zlib.crc32(data, checksum), size + len(data)
+        return WrittenTensors(
+            records=self._records,
+            blobs={name: blob for name, (blob, _) in self._blobs.items()},
+            size=size,
+            crc32=checksum,
+        )
+
+
+def _copy(source: Tensor, end_s: float) -> Tensor | None:
+    """Copy to the host, in pieces; None where it is not done at `end_s` of the thread's processor time."""
+    copied = torch.empty(source.shape, dtype=source.dtype, device="cpu")
+    if not source.is_contiguous():
+        return copied.copy_(source)
+    elements = max(1, _PIECE_BYTES // source.element_size())
+    ours, theirs = copied.view(-1), source.view(-1)
+    for first in range(0, source.numel(), elements):
+        if time.thread_time() > end_s:
+            return None
+        ours[first : first + elements].copy_(theirs[first : first + elements])
+    return copied
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """``"float32"`` for ``torch.float32``."""
     return str(dtype).removeprefix("torch.")
@@ -235,12 +278,12 @@ def _record(
     )
 
 
-def _header(layout: _Layout, order: Sequence[str]) -> memoryview[int]:
+def _header(blobs: Mapping[str, tuple[Blob, Tensor]], order: Sequence[str]) -> memoryview[int]:
     """The beginning of a safetensors file: the length of a JSON object, and that object."""
     entries: dict[str, Any] = {}
     offset = 0
     for name in order:
-        source = layout.blobs[name][1]
+        source = blobs[name][1]
         size = source.numel() * source.element_size()
         known = source.dtype in _NAMES
         entries[name] = {

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from probe.errors import BundleError
-from probe.forensics.bundle.packer import TensorPacker
+from probe.forensics.bundle.packer import CopiedTensors, TensorPacker
 from probe.forensics.bundle.schema import Contents, Model, StridedTensor
 from probe.forensics.bundle.unpacker import TensorReader
 
@@ -21,8 +21,14 @@ DTYPES = [
 MODEL = Model(type="", naming_root="", parameters=[], ties={}, buffers=[], attributes=[])
 
 
+def copied(packer: TensorPacker) -> CopiedTensors:
+    found = packer.copy()
+    assert found is not None
+    return found
+
+
 def written(path: Path, packer: TensorPacker) -> Contents:
-    done = packer.write(path)
+    done = copied(packer).write(path)
     return Contents(
         model=MODEL,
         calls=[],
@@ -150,7 +156,7 @@ def test_file_is_ordinary_safetensors_with_the_tensors_names_and_shapes(tmp_path
     packer = TensorPacker()
     packer.add(weight, "parameters/weight")
     packer.add(step, "buffers/step")
-    packer.write(tmp_path / "t")
+    copied(packer).write(tmp_path / "t")
     found = load_file(tmp_path / "t")
     assert set(found) == {"parameters/weight", "buffers/step"}
     assert torch.equal(found["parameters/weight"], weight)

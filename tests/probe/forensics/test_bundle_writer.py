@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import resource
+import threading
 from collections.abc import Iterator
 
 import msgspec
@@ -17,7 +18,9 @@ from torch import nn
 
 from probe.delivery.journal.journal_reader import read_stream
 from probe.delivery.journal.run_folders import read_run_json
+from probe.delivery.recorder import recorder as recorder_module
 from probe.errors import BundleError
+from probe.forensics.bundle import writer as writer_module
 from probe.forensics.bundle.reproduce import read_bundle, reproduce
 from probe.wire import Event, Frame, RunStart, decode_record
 from probe.wire.bundle_format import MAX_DESCRIPTION_BYTES, check_folder
@@ -207,6 +210,83 @@ def test_a_run_gets_so_many_and_no_more(bundles, step):
 def test_none_are_written_where_none_are_wanted(bundles, step):
     line, folder = with_options(bundles, most=0).write(step)
     assert (line, folder.parent.exists()) == ("", False)
+
+
+def test_bundle_has_the_step_as_it_was_though_the_training_goes_on(bundles, step, monkeypatch):
+    _, whole = bundles.write(step)
+    held = hold_thread(bundles, monkeypatch)
+    event = event_of(bundles.start, step=8)
+    line = bundles.writer.write(event, content_of(step))
+    with torch.no_grad():
+        for value in (*step.model.parameters(), *step.model.buffers(), *step.gradients().values()):
+            value.zero_()
+    held.set()
+    bundles.recorder.beside.wait()
+    assert line == f"Its bundle is still being written: {whole.parent / event.id}"
+    name = "tensors.safetensors"
+    assert (whole.parent / event.id / name).read_bytes() == (whole / name).read_bytes()
+
+
+def hold_thread(bundles, monkeypatch):
+    """Let nothing be written before the event that is returned is set; the step does not wait for it."""
+    held, write = threading.Event(), bundles.writer._write_folder
+
+    def write_later(*given):
+        held.wait(30)
+        write(*given)
+
+    monkeypatch.setattr(bundles.writer, "_write_folder", write_later)
+    monkeypatch.setattr(writer_module, "WAIT_S", 0.0)
+    return held
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+@pytest.mark.parametrize(("limit", "most"), [("COPY_S", -1.0), ("COPY_BYTES", 1000)])
+def test_fault_copies_no_more_than_the_step_may_wait_for(bundles, step, monkeypatch, limit, most, is_asked):
+    monkeypatch.setattr(writer_module, limit, most)
+    event = event_of(bundles.start)
+    line = bundles.writer.write(event, content_of(step), is_asked=is_asked)
+    bundles.recorder.beside.wait()
+    folder = bundles.recorder.folder.parent / "bundles" / event.id
+    found = read_bundle(folder)
+    if is_asked:
+        assert found.not_replayable == "" and (folder / "tensors.safetensors").is_file()
+        return
+    said = (
+        "to copy 0 MiB takes more than" if limit == "COPY_S" else "above the 0 MiB that are copied at a fault"
+    )
+    assert said in line and said in found.not_replayable and said in found.left_out[-1]
+
+
+def test_bundle_that_is_not_complete_at_the_end_is_said_in_its_events_newest_state(
+    bundles, step, monkeypatch
+):
+    monkeypatch.setattr(recorder_module, "END_WAIT_S", 0.01)
+    held = hold_thread(bundles, monkeypatch)
+    told = bundles.writer.attach(event_of(bundles.start), content_of(step))
+    bundles.recorder.event(told)
+    bundles.recorder._end_bundles()
+    bundles.recorder.event(msgspec.structs.replace(told, count=2))
+    said = [state.message.splitlines()[-1] for state in states_of(bundles)]
+    assert [line.partition(":")[0] for line in said] == [
+        "Its bundle is still being written",
+        "No bundle yet",
+        "No bundle yet",
+    ]
+    held.set()
+    bundles.recorder.beside.wait()
+    newest = states_of(bundles)[-1]
+    assert (newest.count, newest.message.splitlines()[-1].partition(":")[0]) == (
+        2,
+        "Bundle for dashboard replay",
+    )
+
+
+def states_of(bundles):
+    """The states of all events that are in the journal."""
+    bundles.recorder.flush()
+    records = [decode_record(data) for _, data in read_stream(bundles.recorder.folder, "events")]
+    return [record for record in records if isinstance(record, Event)]
 
 
 def test_disk_that_takes_no_more_is_said_and_leaves_nothing(bundles, step):
