@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from ..delivery.recorder.recorder import Recorder
-from ..detectors.advice import advice_for, advice_of
+from ..detectors.advice import advice_of
 from ..detectors.bank import DetectorBank
 from ..detectors.base import Finding, Observation, ObservationBatch
 from ..detectors.episodes import MOST_PATIENCE, EpisodeTracker
@@ -27,12 +27,12 @@ from ..detectors.new_task import NewTaskWatch, settled
 from ..detectors.scaler import ScalerWatch
 from ..detectors.why import RecentSteps
 from ..forensics.bundle.black_box import BlackBox
-from ..forensics.incident_texts import JUDGED_LATE, REPLAYED_KINDS, describe, has_origin
+from ..forensics.incident_texts import REPLAYED_KINDS, describe, has_origin
 from ..guard import Guard
 from ..settings.config import ProbeConfig
 from ..threads.pieces import give_way
 from ..threads.stacks import RawFrame, capture_stack, format_loop_stack
-from ..wire import Event, Evidence, RunStart, Stacks
+from ..wire import Event, RunStart, Stacks
 from .consequences import NONFINITE, WarnedSteps, fold_nonfinite
 from .error_events import ErrorEvents
 from .event_bundles import EventBundles
@@ -40,6 +40,7 @@ from .event_writer import evidence_of
 from .evidence import LateEvidence, StepEvidence
 from .failure_texts import TEXT_LIMIT, describe_failure
 from .moved_before import known_of, moved_before, set_before
+from .replays import locate_origin, replay_fields, why_no_replay
 from .seen_errors import SeenErrors
 from .verdict import NOTHING_FOUND, Verdict, first_critical, is_alarming, suspicion_of
 
@@ -294,7 +295,8 @@ class IncidentReporter(ErrorEvents):
             event, replay = self._event(finding, time, step, evidence)
             begun.append(event)
             if replay is not None:
-                begun.append(self._replay_event(event, replay))
+                fields = replay_fields(event, replay)
+                begun.append(self._new_event("replayed", event.kind, **fields))
             return event
 
         model = self._model
@@ -457,7 +459,7 @@ class IncidentReporter(ErrorEvents):
         self._replays += 1
         return self._guard.run(
             "replay",
-            _locate_origin,
+            locate_origin,
             evidence.root,
             evidence.captures,
             parameters=evidence.parameters,
@@ -469,39 +471,4 @@ class IncidentReporter(ErrorEvents):
         )
 
     def _why_no_replay(self, finding: Finding, evidence: StepEvidence | LateEvidence) -> str | None:
-        if not has_origin(finding):
-            return "this kind of event has no single origin"
-        if not self._config.replay:
-            return "replay is switched off (replay=False)"
-        if self._replays >= self._config.max_replays:
-            return f"the run's {self._config.max_replays} replays are used up (max_replays)"
-        if isinstance(evidence, LateEvidence):
-            return JUDGED_LATE
-        return evidence.no_replay_reason
-
-    def _replay_event(self, cause: Event, replay: Replay) -> Event:
-        outcome = replay.fidelity if replay.origin is not None else f"{replay.fidelity}: {replay.reason}"
-        return self._new_event(
-            "replayed",
-            cause.kind,
-            step=cause.step,
-            time=cause.time,
-            micro_step=cause.micro_step,
-            severity="info",
-            message=(
-                f"Step {cause.step} was replayed in {replay.duration_s * 1e3:.0f} ms to find the origin "
-                f"of its {cause.kind} ({outcome}). The model's forward ran again; parameters, gradients, "
-                "buffers and random state are as before."
-            )[:TEXT_LIMIT],
-            evidence=Evidence(value=replay.duration_s),
-            origin=replay.origin,
-            advice=advice_for("replayed"),
-            ended=True,
-        )
-
-
-def _locate_origin(*step: Any, **options: Any) -> Replay:
-    # A healthy run replays nothing, and 20 modules stay unread. In the guard: the disk may be gone.
-    from ..forensics.replay import locate_origin
-
-    return locate_origin(*step, **options)
+        return why_no_replay(finding, evidence, self._config, replays=self._replays)
