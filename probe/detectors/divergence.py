@@ -35,6 +35,8 @@ LOST_SHARE: Final = 2.0
 """A diverged loss has risen by this many times what it had fallen ..."""
 NOISE_MADS: Final = 10.0
 """... and by this many MADs of single losses around the best block."""
+NEAR_MADS: Final = 2.0
+"""A block no more of these above the best is as low."""
 GRADIENT_GROWTH: Final = 4.0
 WEIGHT_GROWTH: Final = 1.5
 ACCELERATION: Final = 1.5
@@ -147,7 +149,7 @@ class LossDivergenceDetector:
         return None
 
     def _risen(self, now: _Block, first: _Block, best: _Block) -> Finding | None:
-        since = [block for block in self._blocks if block.step >= best.step]
+        since = self._since(best)
         rise, won = now.loss - best.loss, first.loss - best.loss
         if now.size > COMPARABLE * best.size:
             return None
@@ -162,6 +164,13 @@ class LossDivergenceDetector:
             f"risen for {now.step - best.step} steps, and the gradients and weights with it",
             threshold=best.loss + max(LOST_SHARE * won, NOISE_MADS * best.noise),
         )
+
+    def _since(self, best: _Block) -> list[_Block]:
+        """The blocks of the rise: it begins with the last one that is still as low as the best."""
+        blocks = [block for block in self._blocks if block.step >= best.step]
+        near = best.loss + NEAR_MADS * best.noise
+        begin = max((at for at, block in enumerate(blocks) if block.loss <= near), default=0)
+        return blocks[begin:]
 
     def _fallen(self, now: _Block, first: _Block) -> Finding | None:
         if self._count > len(self._blocks) or self._count < MIN_BLOCKS:

@@ -1,4 +1,4 @@
-"""Losses that jump for good, or grow faster and faster; and those that may well do what they do."""
+"""Losses that jump for good, or grow steadily on their way to overflow; and those that may well do what they do."""
 
 from __future__ import annotations
 
@@ -79,6 +79,41 @@ def test_growth_below_what_is_a_spike_is_found_on_its_way_to_overflow(rate: floa
     grown = rate ** np.minimum(np.maximum(STEPS - 60, 0), 200)
     kinds = found(steps_of(LEVELS["flat"] * grown, grown))
     assert min(steps[0] for steps in kinds.values()) < by
+
+
+LONG = np.arange(400)
+LONG_NOISE = np.random.default_rng(1).standard_normal(400)
+
+
+@pytest.mark.parametrize("at", [0, 60, 150])
+@pytest.mark.parametrize("level", ["flat", "noisy", "around 0", "negative", "error"])
+def test_growth_by_one_percent_a_step_is_found_before_it_is_eightfold(level: str, at: int) -> None:
+    grown = 1.01 ** np.maximum(LONG - at, 0)
+    losses, norms = {
+        "flat": ((2.0 + 0.1 * LONG_NOISE) * grown, grown),
+        "noisy": ((2.0 + 0.3 * LONG_NOISE) * grown, grown),
+        "around 0": (0.05 * LONG_NOISE + 0.2 * (grown - 1.0), grown),
+        "negative": (-1.0 + 0.05 * LONG_NOISE + grown - 1.0, grown),
+        "error": ((1.0 + 0.05 * LONG_NOISE) * grown, np.sqrt(grown)),
+    }[level]
+    kinds = found(steps_of(losses, norms))
+    assert list(kinds) == ["loss_divergence"], kinds
+    assert at < kinds["loss_divergence"][0] <= at + 208
+
+
+@pytest.mark.parametrize(
+    "curve", ["levels off", "gradient as before", "below the first", "threefold", "restarts"]
+)
+def test_growth_that_is_none_to_overflow_is_silent(curve: str) -> None:
+    grown = 1.01**LONG
+    losses, norms = {
+        "levels off": (1.0 + 9.0 / (1.0 + np.exp(-(LONG - 200) / 30.0)), np.ones(400)),
+        "gradient as before": (grown, np.ones(400)),
+        "below the first": (0.02 * grown + 1.5 * np.exp(-LONG / 9.0), grown),
+        "threefold": (1.01 ** np.minimum(LONG, 110), grown),
+        "restarts": (0.2 + (LONG % 100) / 40.0, 1.0 + LONG % 100),
+    }[curve]
+    assert "loss_divergence" not in found(steps_of(losses + 0.01 * LONG_NOISE, norms))
 
 
 @pytest.mark.parametrize("curve", ["linear", "root", "steps", "levels off"])
