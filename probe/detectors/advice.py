@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from .advice_texts import ADVICE, EDGE_BURST, NEW_TASK, PHASES, UNSEEN_GRADIENTS
-from .advice_when import CHANGED, Known, fits
+from .advice_when import CHANGED, SORTED_DATA, Known, fits, is_unchanged
 
 if TYPE_CHECKING:
     from .base import Finding
@@ -20,6 +20,8 @@ _NOTHING: Final = Known()
 
 def advice_of(finding: Finding, known: Known = _NOTHING) -> list[str]:
     """The same as `advice_for`, where the kind alone does not tell what is meant."""
+    is_below = finding.value is not None and finding.value < min(finding.threshold or 0.0, 0.0)
+    known = known._replace(severity=finding.severity, subject=finding.subject, is_below_zero=is_below)
     if finding.advice:
         return _hints(known) + list(finding.advice)
     if finding.kind == "data_gap":
@@ -48,11 +50,13 @@ def advice_for(kind: str, known: Known = _NOTHING) -> list[str]:
 def _of_changes(kind: str, known: Known) -> list[str]:
     if kind not in ADVICE_OF_CHANGES:
         return []
-    return [sentence for what, sentence in CHANGED.items() if what in known.changes]
+    sorted_data = [SORTED_DATA] if known.has_one_class and is_unchanged(known) else []
+    return [sentence for what, sentence in CHANGED.items() if what in known.changes] + sorted_data
 
 
 ADVICE_OF_CHANGES: Final = frozenset(
-    "nonfinite_loss nonfinite_gradient gradient_explosion loss_spike loss_divergence".split()
+    "nonfinite_loss nonfinite_gradient gradient_explosion loss_spike loss_divergence "
+    "update_ratio_high".split()
 )
 """Kinds that a change of the training explains."""
 

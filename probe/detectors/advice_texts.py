@@ -15,12 +15,12 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     "nonfinite_loss": (
         "The forward pass or the loss produced NaN or Inf; backward spreads it to every parameter it "
         "reaches.",
-        "Skip the update of this step (`if not torch.isfinite(loss): continue`), or restart from the last "
-        "good checkpoint if the weights are already NaN.",
+        "Skip the update of this step (`if not torch.isfinite(loss): continue`).",
+        "Restart from the last good checkpoint: the weights are NaN or Inf already.",
         *_NONFINITE_NEXT,
     ),
     "nonfinite_gradient": (
-        "If the loss is finite, an operation in backward divided by zero or overflowed; the optimizer step "
+        "The loss is finite: an operation in backward divided by zero or overflowed, and the optimizer step "
         "would make the weights NaN for good.",
         "`clip_grad_norm_` does not help: one NaN makes all gradients NaN, one Inf makes all others 0. Pass "
         "`error_if_nonfinite=True`, or skip the step.",
@@ -29,8 +29,8 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     "nonfinite_parameter": (
         "The weights themselves are NaN or Inf: every further step is lost. Stop, and restart from a "
         "checkpoint from before this step.",
-        "If no gradient event came before, look at the optimizer: learning rate, eps, weight decay, or code "
-        "that writes to parameters directly.",
+        "No loss and no gradient was NaN or Inf before: look at the optimizer (learning rate, eps, weight "
+        "decay), or for code that writes to parameters directly.",
     ),
     "gradient_explosion": (
         "One gradient was much larger than usual: a bad batch, a learning rate at the edge of stability, or "
@@ -66,16 +66,13 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "If the loss does not come back, restart from before the spike with other data order or a lower "
         "learning rate.",
     ),
-    "exception": (
-        "The exception left the training loop unchanged; the stack shows where it was raised.",
-        "The charts just before this step show the state in which it happened.",
-    ),
+    "exception": ("The exception left the training loop unchanged; the stack shows where it was raised.",),
     "out_of_memory": (
         "Reduce the batch size or the sequence length; gradient accumulation keeps the effective batch.",
-        "Trade time for memory: activation checkpointing (`torch.utils.checkpoint`), autocast to bfloat16, "
-        "`zero_grad(set_to_none=True)`.",
+        "Trade time for memory: activation checkpointing (`torch.utils.checkpoint`).",
+        "Autocast to bfloat16 halves what the forward keeps for backward.",
         "If memory grew step by step, something holds graphs: append `loss.item()` to a list, never `loss`.",
-        "If allocated is far below reserved, it is fragmentation: try "
+        "On a GPU: if allocated is far below reserved, it is fragmentation; try "
         "`PYTORCH_ALLOC_CONF=expandable_segments:True`.",
     ),
     "replayed": (
@@ -85,7 +82,6 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     "data_gap": (
         "Metrics of these steps were lost (a full disk, the journal's size cap, or a kill in the middle of "
         "writing); training was not affected.",
-        "Free space, or give the spool a larger place with `NANSCOPE_SPOOL`.",
     ),
     "custom": ("Recorded by the training script, by one of its rules, or by a watchpoint of this run.",),
     "nonfinite_activation": (
@@ -95,7 +91,6 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "In float16 a product above 65,504 is Inf, too.",
         "If it comes from padding that is dropped later, keep it from arising (`torch.where` before the "
         "operation, not after): in backward 0 times NaN is NaN.",
-        "Look at the input of this step if the first module is the one affected.",
     ),
     "nonfinite_input": (
         "The batch itself holds NaN or Inf: nothing in the model is at fault.",
@@ -108,7 +103,7 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "Most units of the layer give 0 for every sample: they get no gradient and stay so.",
         "Usual cause: one update that was too large has pushed the biases far below 0. Lower the learning "
         "rate, warm it up, or clip gradients.",
-        "If it was so from the start: a bias that begins negative, or inputs that are not centred.",
+        "It is so from the start: look for a bias that begins negative, or inputs that are not centred.",
         "LeakyReLU or GELU let such units recover; a normalisation layer in front keeps them alive.",
     ),
     "saturated_activation": (
@@ -116,7 +111,7 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "it learns.",
         "Check the scale of the inputs first: pixels of 0..255, or features that are not standardised, "
         "saturate tanh and sigmoid at once.",
-        "If it became so during training: lower the learning rate, add weight decay, or put a normalisation "
+        "It became so during training: lower the learning rate, add weight decay, or put a normalisation "
         "layer in front.",
         "Initialise for the activation (`xavier_uniform_` with its gain), or use ReLU or GELU in hidden "
         "layers.",
@@ -125,7 +120,6 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "A loss that keeps rising: the learning rate is too large for where the run is now. Go back to a "
         "checkpoint from before the rise with a third of it; clip gradients.",
         "A loss that falls ever faster below zero has no minimum: a wrong sign, or a term without a bound.",
-        "Check that targets and outputs belong to the same samples.",
         "With Adam, a larger eps or beta2 = 0.95 helps where the second moment is too small.",
     ),
     "loss_plateau": (
@@ -137,7 +131,7 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "log-probabilities; a softmax or sigmoid too many makes learning very slow.",
         "Check the learning rate: far too small shows in the update ratios (about 1e-3 is usual), far too "
         "large in dead units. Try to overfit a single batch.",
-        "If it stopped after learning well: lower the learning rate now, or end the training.",
+        "It stopped after learning well: lower the learning rate now, or end the training.",
     ),
     "parameter_not_updated": (
         "Training does not change these parameters: no gradient reaches them, or nothing makes use of it.",
@@ -166,16 +160,16 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "Divide the learning rate by 3 to 10; a healthy ratio of update to weight is about 1e-3.",
         "Warm the learning rate up: Adam's first updates are as large as the learning rate for every weight, "
         "however small the gradient.",
-        "If it rose suddenly: a scheduler step, an outlier batch, or a gradient that was not clipped.",
-        "If it is weight decay: every step takes learning rate times weight_decay of the weights away; "
-        "1e-4 is a lot.",
+        "If it rose suddenly: an outlier batch, or a gradient that was not clipped.",
+        "The optimizer has weight decay: every step takes learning rate times weight_decay of the weights "
+        "away; 1e-4 is a lot.",
     ),
     "update_ratio_low": (
         "The updates are too small to change anything: at 1e-7 a step, a weight needs millions of steps.",
         "Raise the learning rate, or look at what the scheduler makes of it (`scheduler.get_last_lr()`): one "
         "that is meant for epochs and stepped at every batch has soon decayed to nothing.",
-        "Check whether a loss weight, a clip norm or a division (by accumulation steps, twice) makes the "
-        "gradient tiny; with SGD the update shrinks in proportion.",
+        "With SGD the update is as small as the gradient: check whether a loss weight, a clip norm or a "
+        "division (by accumulation steps, twice) makes it tiny.",
         "In bfloat16 or float16 weights, updates this small are lost in rounding altogether.",
     ),
     "accumulated_gradient": (
@@ -196,17 +190,10 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     "hang": (
         "Nothing has happened for far longer than a step takes; the stack shows where the main thread "
         "stands.",
-        "In a collective (all_reduce, barrier): another rank is behind, has died, or took another branch.",
-        "In the data loader: a worker is stuck or gone, a disk or network does not answer. Try "
-        "`num_workers=0` and a `timeout`.",
-        "In a lock or `synchronize`: a deadlock, or a kernel that does not end. Look at the other threads.",
     ),
     "killed": (
         "The process is gone without an exception or an exit that Python knows of: a signal has ended it, it "
         "crashed in C code, or it left through `os._exit`.",
-        "Look for the out-of-memory killer (`dmesg`, or the container's and the scheduler's log), for a time "
-        "limit, and for a core dump.",
-        "Restart from the last checkpoint; every step that was finished is in the journal.",
     ),
     "overfitting": (
         "The model learns the training samples by heart: the validation loss rises while the training loss "
@@ -227,7 +214,6 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "An input is far larger than it usually is: an outlier, another unit, or a sample that was not "
         "normalised.",
         "Look at this batch and at where its samples come from; clamp or drop outliers in the data loader.",
-        "If a loss or gradient spike follows it, this is why.",
         "If the new range is intended (a curriculum, another data set), nothing is wrong.",
     ),
     "output_degenerate": (
@@ -235,9 +221,8 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "output.",
         "Look for dead units or saturation further up, a gate or a mask that is 0, a softmax over a "
         "dimension of size 1.",
-        "If predictions and targets are broadcast: give both one shape, say by `predictions.squeeze(-1)`.",
-        "If it was so from the start, check the last layer's initialization and the forward's wiring.",
-        "If it became so: lower the learning rate, and restart from before the collapse.",
+        "It was so from the start: check the last layer's initialization and the forward's wiring.",
+        "It became so: lower the learning rate, and restart from before the collapse.",
     ),
     "diffusion_nonfinite": (
         "The latents of a sampling became NaN or Inf at the denoising step named; all later ones keep it.",
@@ -253,8 +238,8 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "A model that is not trained yet drifts as a rule: compare after some training.",
     ),
     "high_resource_use": (
-        "Memory or processor is nearly used up: the next larger batch, or another program, may end this run.",
-        "Reduce the batch, the number of loader workers, or what is cached; look at what else runs here.",
+        "Memory, a processor or a device is nearly used up; look at what else runs here.",
+        "Reduce the batch, the number of loader workers, or what is cached.",
         "Save a checkpoint now.",
     ),
     "performance_degradation": (
@@ -268,11 +253,9 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     "high_anomaly_rate": (
         "So many steps have a warning that they are no accidents: the run as a whole is unhealthy.",
         "Read the first event of this run: the later ones mostly follow from it.",
-        "Lower the learning rate or clip gradients, and start again from before the first event.",
     ),
     "recovery": (
         "A recovery that was switched on has acted: it changed this step, so that the run can go on.",
-        "If it acts often, treat the cause that the event before it names.",
     ),
     "snapshot": ("All numbers of this step were kept in a file, as a watchpoint or a person asked.",),
     "profile": ("A profile was taken over these steps; they took longer than others because of it.",),
@@ -293,7 +276,6 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "amp_overflow": (
         "GradScaler found Inf, skipped the step and lowered its scale: normal at the start and now and then.",
-        "If most steps are skipped, or the scale falls towards 1, look for a real overflow or use bfloat16.",
     ),
 }
 
@@ -304,6 +286,8 @@ PHASES: Final[Mapping[str, str]] = {
 }
 
 
+FREE_SPACE: Final = "Free space, or give the spool a larger place with `NANSCOPE_SPOOL`."
+"""Of a `data_gap` whose reason is the disk."""
 UNSEEN_GRADIENTS: Final = (
     "What `loss.backward()` computes is seen, and so is what "
     "`torch.autograd.grad(loss, list(model.parameters()))` returns; training itself is not affected.",
@@ -324,3 +308,17 @@ EDGE_BURST: Final = (
     "If the bursts get higher from one to the next, the run may be about to diverge: a lower learning rate.",
 )
 """Of a `gradient_explosion` that is information: a burst that grew step by step, and may come back."""
+LOSS_INPUT: Final = (
+    "The loss function is given something else than it expects: see its documentation for what its input is.",
+)
+"""Of a loss whose graph shows what it is given."""
+LOSS_BOUND: Final = ("Check the values of the targets, and what the loss function expects.",)
+"""Of a loss below what its function can return."""
+BROADCAST: Final = ("Give predictions and targets one shape, say by `predictions.squeeze(-1)`.",)
+"""Of a loss that compares every prediction with every target."""
+RAW_INPUT: Final = (
+    "Normalise the input: subtract its mean and divide by its standard deviation, taken from the training "
+    "data.",
+    "A normalisation layer before the first layer has the same effect.",
+)
+"""Of an input that was never normalised; it is no outlier."""

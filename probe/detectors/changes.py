@@ -12,7 +12,7 @@ import numpy as np
 
 from .base import Floats
 
-What = Literal["level", "mode", "batch size", "phase", "learning rate"]
+What = Literal["level", "mode", "batch size", "phase", "learning rate", "weights"]
 _RATE_FACTOR: Final = 3.0
 """A schedule's warmup takes smaller steps from one update to the next."""
 _LEAST_EQUAL: Final = 8

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from .advice_texts import LOSS_BOUND
 from .base import Finding, Observation, ObservationBatch
 
 LOOKS: Final = 5
@@ -112,4 +113,5 @@ class LossBoundDetector:
             threshold=0.0,
             baseline={"highest": self._highest},
             neighbours=(self._first_below,),
+            advice=LOSS_BOUND,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from .advice_texts import LOSS_INPUT
 from .base import Finding
 from .sample import Sample
 
@@ -65,6 +66,7 @@ class LossInputDetector:
                 message=_in_words(self._misfit),
                 value=sample.loss,
                 threshold=lowest_loss(self._misfit),
+                advice=LOSS_INPUT,
             )
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from .advice_texts import BROADCAST
 from .base import Finding
 from .sample import Sample
 
@@ -52,5 +53,6 @@ class LossShapeDetector:
                 "can learn no more than the mean of the targets",
                 value=float(pairs[0] * pairs[1]),
                 threshold=float(pairs[0]),
+                advice=BROADCAST,
             )
         ]

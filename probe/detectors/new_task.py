@@ -114,6 +114,11 @@ class NewTaskWatch(Generic[Context]):
         self._of_one_class += is_one
 
     @property
+    def has_one_class(self) -> bool:
+        """Whether each of the first batches has examples of one class alone."""
+        return self._of_one_class == self._batches >= FIRST
+
+    @property
     def waits(self) -> bool:
         """Whether steps are held."""
         return bool(self._waiting)
@@ -216,8 +221,7 @@ class NewTaskWatch(Generic[Context]):
     def _pace_at_same_size(self, step: JudgedStep[Context], loss: float) -> int | None:
         """How fast a loss falls that falls as before; None where it is no new task's, or nobody knows."""
         start = self._fall.start
-        has_one_class = self._of_one_class == self._batches >= FIRST
-        if has_one_class or start is None or loss > AS_HIGH * start:
+        if self.has_one_class or start is None or loss > AS_HIGH * start:
             return None
         if all(one.kind != "loss_spike" for one in step.held):
             return None

@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from .advice_texts import RAW_INPUT
 from .base import Finding
 from .sample import Sample
 
@@ -78,6 +79,7 @@ def _raw_input(sample: Sample) -> Finding | None:
             value=size,
             threshold=SIZE,
             baseline={"std": std, "mean": mean},
+            advice=RAW_INPUT,
         )
     return None
 

@@ -21,6 +21,7 @@ from .changes import Change, phase_change, rate_jump
 from .jumps import BEFORE, Jump
 from .layers import LayerIndex, and_more, in_words
 from .medians import median_of, median_of_known
+from .weight_sizes import WeightSizes
 
 _HISTORY_STEPS: Final = 96
 _RECENT_STEPS: Final = 12
@@ -87,6 +88,7 @@ class RecentSteps:
         self._jumps: deque[Move] = deque(maxlen=_MOST_JUMPS)
         self._noted: deque[Change] = deque(maxlen=_TOGETHER)
         self._is_training: bool | None = None
+        self.weights = WeightSizes()
 
     def note_level(self, step: int, level: str) -> None:
         """Somebody has set another level."""
@@ -104,6 +106,7 @@ class RecentSteps:
         # Seldom asked for: arranged a few together, whose first one alone meets empty caches. Large ones
         # are not kept that long: of 2,000 parameters each holds 0.4 MiB.
         self._unseen.append(observed)
+        self.weights.note(observed)
         is_large = observed.grad_norm is not None and observed.grad_norm.size >= _LARGE
         if is_large or len(self._unseen) >= _TOGETHER:
             self._arrange()
@@ -199,6 +202,12 @@ class RecentSteps:
             jump = rate_jump(numbers, lowest, first, of=" (the lowest of all groups)")
         made = jump, phase_change(numbers, has_gradient, first)
         return found + [change for change in made if change is not None]
+
+    def are_all(self, names: Sequence[str]) -> bool:
+        """Whether these are all layers of the newest steps, or all parameters whose norms are known."""
+        return len(names) > 1 and len(names) >= min(
+            len(self._names) or math.inf, self.weights.count or math.inf
+        )
 
     def note_jumps(self, jumps: Sequence[Jump]) -> str | None:
         """Take lasting jumps of the steps that were noted last; return what to say of them, if anything.

@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from ..detectors.advice import advice_for
+from ..detectors.advice_when import Known
 from ..guard import Guard
 from ..memory.live_memory import describe_live_memory
 from ..threads.stacks import stack_from_traceback
@@ -50,6 +51,16 @@ class _Told(msgspec.Struct):
         self.advice = [*cause.advice]
 
 
+def _known_of_memory(step: int, model: nn.Module | None, samples: int | None) -> Known:
+    weights = [] if model is None else list(model.parameters())
+    return Known(
+        samples=samples,
+        is_early=step == 0,
+        is_on_device=any(weight.device.type != "cpu" for weight in weights) if weights else None,
+        weights=frozenset(str(weight.dtype).removeprefix("torch.") for weight in weights),
+    )
+
+
 def describe_failure(
     error: BaseException,
     trace: TracebackType | None,
@@ -78,6 +89,7 @@ def describe_failure(
     place = at_line(frames).replace(", ", ", noticed at ", 1) if is_late else at_line(frames)
     told = _Told([f"{text.splitlines()[0]} at step {step}{place}"], advice_for(kind))
     if kind == "out_of_memory":
+        told.advice = advice_for(kind, _known_of_memory(step, model, samples))
         live = guard.run(
             "live_memory", describe_live_memory, error, trace, model=model, optimizers=optimizers
         )

@@ -19,6 +19,7 @@ from torch.optim.optimizer import Optimizer
 
 from ..delivery.recorder.recorder import Recorder
 from ..detectors.advice import advice_of
+from ..detectors.advice_when import EARLY_STEPS, Known
 from ..detectors.bank import DetectorBank
 from ..detectors.base import Finding, Observation, ObservationBatch
 from ..detectors.episodes import MOST_PATIENCE, EpisodeTracker
@@ -39,7 +40,7 @@ from .event_bundles import EventBundles
 from .event_writer import evidence_of
 from .evidence import LateEvidence, StepEvidence
 from .failure_texts import TEXT_LIMIT, describe_failure
-from .moved_before import known_of, moved_before, set_before
+from .moved_before import NOTHING_BEFORE, Before, known_of, look_before, moved_before
 from .replays import locate_origin, replay_fields, why_no_replay
 from .seen_errors import SeenErrors
 from .verdict import NOTHING_FOUND, Verdict, first_critical, is_alarming, suspicion_of
@@ -80,6 +81,8 @@ class IncidentReporter(ErrorEvents):
         """The newest step whose loss or gradients were not finite."""
         self._bundles = EventBundles(recorder, start, config)
         self._looks = 0
+        self.optimizers: Callable[[], Sequence[Optimizer]] = tuple
+        """Gives those that were seen to update the model."""
         self.forget_also: list[Callable[[], None]] = []
         """Called, under `lock`, when what was found is cleared."""
 
@@ -397,9 +400,8 @@ class IncidentReporter(ErrorEvents):
         origin = None if replay is None else replay.origin
         # The one that the origin was found in; else the newest.
         micro_step = None if replay is None else replay.micro_step
-        known = known_of(
-            replay, self._guard.run("why", set_before, self.recent, self.black_box, step, evidence)
-        )
+        before = self._guard.run("why", look_before, self.recent, self.black_box, step, evidence)
+        before = before or NOTHING_BEFORE
         event = self._new_event(
             finding.kind,
             finding.subject,
@@ -410,7 +412,7 @@ class IncidentReporter(ErrorEvents):
             message="\n".join(
                 [
                     describe(finding, step, replay, self._why_no_replay(finding, evidence)),
-                    *self._why(finding, step, evidence),
+                    *self._why(finding, step, before),
                     *([] if isinstance(evidence, LateEvidence) else evidence.context),
                 ]
             )[:TEXT_LIMIT],
@@ -427,7 +429,7 @@ class IncidentReporter(ErrorEvents):
                     else capture_stack()
                 ),
             ),
-            advice=advice_of(finding, known),
+            advice=advice_of(finding, self._known(finding, step, evidence, before, replay)),
         )
         if replay is not None and replay.came_from_another_rank:
             # Else the ranks that it was spread to could use up the bundles that the run may have.
@@ -444,11 +446,31 @@ class IncidentReporter(ErrorEvents):
         """Have the bundle written that was asked for with an event; return the event, which says where."""
         return self._bundles.add(event, evidence, self._guard, is_asked=True)
 
-    def _why(self, finding: Finding, step: int, evidence: StepEvidence | LateEvidence) -> list[str]:
+    def _known(
+        self,
+        finding: Finding,
+        step: int,
+        evidence: StepEvidence | LateEvidence,
+        before: Before,
+        replay: Replay | None,
+    ) -> Known:
+        return known_of(
+            finding,
+            replay,
+            before,
+            optimizers=self.optimizers(),
+            has_one_class=self._new_tasks.has_one_class,
+            is_early=step < self._config.first_step + EARLY_STEPS,
+            is_scaled=evidence.was_scaled,
+            is_after_nonfinite=self._nonfinite_step is not None and self._nonfinite_step < step,
+            is_everywhere=self.recent.are_all(finding.affected),
+        )
+
+    def _why(self, finding: Finding, step: int, before: Before) -> list[str]:
         """One line on what moved before the event, where more than the event's own series did."""
         if finding.severity == "info":
             return []
-        line = self._guard.run("why", moved_before, self.recent, self.black_box, step, evidence)
+        line = self._guard.run("why", moved_before, self.recent, self.black_box, step, before)
         return [] if line is None else [line]
 
     def _replay(self, finding: Finding, evidence: StepEvidence | LateEvidence) -> Replay | None:

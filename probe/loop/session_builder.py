@@ -292,6 +292,7 @@ def _tracker_parts(
             last_step=last_step,
         )
     )
+    incidents.optimizers = lambda: measures.optimizers
     logged = LoggedValues(loop, pipeline, fast, hooks)
     EarlyWatch(
         model,

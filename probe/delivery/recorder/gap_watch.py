@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from ...detectors.advice import advice_for
+from ...detectors.advice_texts import FREE_SPACE
 from ...guard import Guard
 from ...own_files import closed_by_script
 from ...wire import Event, Evidence, Gap, RunStart, Severity
@@ -25,6 +26,9 @@ _PERIOD_S: Final = 1.0
 _FIXED_NAMES: Final = (
     "Give `run.log` a fixed set of short names: what changes from step to step belongs into the value, not "
     "into the name.",
+)
+_OWN_FILES: Final = (
+    "Have the script close only the files that it has opened: others may belong to a library.",
 )
 _FACTOR: Final = 10
 """After the first event, the next one comes when so many times as many are lost."""
@@ -158,7 +162,9 @@ class GapWatch:
         else:
             head = f"Nothing can be written, {self._recorder.waiting:,} records wait in memory"
         count = f"{lost:,} records are lost" if lost else "nothing is lost" + ("" if is_over else " yet")
-        event = self._event("blocked", "warning", f"{head}, and {count}: {block.why}", lost, block)
+        event = self._event(
+            "blocked", "warning", f"{head}, and {count}: {block.why}", lost, block, _full_disk()
+        )
         told: list[Event | Gap] = [
             msgspec.structs.replace(event, last_step=last_step, ended=is_over, time=block.time)
         ]
@@ -187,7 +193,7 @@ class GapWatch:
         self._lost_limit = _FACTOR * lost
         why = self._recorder.failed or "training was faster than the disk"
         text = f"{lost:,} records of this run could not be written and are lost: {why}"
-        return [self._event("lost", "warning", text, lost)]
+        return [self._event("lost", "warning", text, lost, advice=_full_disk())]
 
     def _news_of_removals(self) -> list[Event | Gap]:
         events: list[Event | Gap] = []
@@ -212,7 +218,7 @@ class GapWatch:
             f"({', '.join(f'`{name}`' for name in sorted(set(names)))}). They were opened again: recording "
             "continues, and nothing was written to files of the script"
         )
-        return [self._event("closed files", "info", text, len(names))]
+        return [self._event("closed files", "info", text, len(names), advice=_OWN_FILES)]
 
     def _news_of_evictions(self) -> list[Event | Gap]:
         evicted = self._recorder.evicted
@@ -266,3 +272,7 @@ class GapWatch:
             advice=list(advice) or advice_for("data_gap"),
             ended=True,
         )
+
+
+def _full_disk() -> list[str]:
+    return [*advice_for("data_gap"), FREE_SPACE]

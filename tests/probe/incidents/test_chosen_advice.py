@@ -69,3 +69,51 @@ def test_product_that_only_read_nan_is_not_told_of_an_overflow(tmp_path: Path) -
 
     event = event_of("nonfinite_loss", tmp_path, spoil, 6)
     assert not any("overflowed" in sentence for sentence in event.advice), event.message
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_layer_whose_weights_were_overwritten_is_named_as_what_changed_before(
+    tmp_path: Path, layer: int
+) -> None:
+    def write_weights(step: int, model: nn.Module) -> None:
+        if step == 45:
+            torch.nn.init.constant_(model.get_parameter(f"{layer}.weight"), 3e38)
+
+    event = event_of("nonfinite_loss", tmp_path, write_weights, 46)
+    assert f"weights of `{layer}.weight` (norm" in event.message
+    assert "now" in event.message and "at step 45" in event.message
+    assert event.advice[0].startswith("The weights named have another size")
+    assert not any("batch" in sentence or "targets" in sentence for sentence in event.advice)
+
+
+def test_weights_that_grow_by_their_own_updates_are_not_said_to_be_written(tmp_path: Path) -> None:
+    """The gradient moves first, and what it makes of the weights follows."""
+
+    def raise_loss(step: int, model: nn.Module) -> None:
+        if step == 45:
+            model.get_parameter("2.weight").register_hook(lambda gradient: gradient * 1e25)
+
+    event = event_of("nonfinite_loss", tmp_path, raise_loss, 48)
+    assert "gradients at step 45" in event.message
+    assert "weights of" not in event.message, event.message
+
+
+def test_jump_of_data_sorted_by_class_is_not_told_to_be_one_batch(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    labels = torch.arange(4).repeat_interleave(70 * 16)
+    features = 2.0 * torch.randn(4, 10)[labels] + torch.randn(len(labels), 10)
+    model = nn.Sequential(nn.Linear(10, 48), nn.ReLU(), nn.Linear(48, 4))
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    run = probe.watch(model, optimizer, spool=tmp_path, connect="", quiet=True)
+    for x, y in zip(features.split(16), labels.split(16), strict=True):
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    run.close()
+    (journal,) = tmp_path.iterdir()
+    events = [one for one in read_journal(journal).events if one.kind in ("loss_spike", "gradient_explosion")]
+    assert events
+    for event in events:
+        assert event.advice[0].startswith("Each of the first batches has examples of one class alone")
+        assert not any("clip" in one.lower() or "one batch" in one for one in event.advice)
