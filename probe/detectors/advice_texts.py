@@ -286,6 +286,13 @@ PHASES: Final[Mapping[str, str]] = {
 }
 
 
+BEFORE_IT_LEARNS: Final = (
+    "What is learnt all at once (a parity, modular arithmetic) stays at the level of guessing for long: "
+    "it may take many more steps.",
+    "To see whether model and loss can learn at all, overfit a single batch; if they can, check that targets "
+    "belong to their inputs.",
+)
+"""Of a `loss_plateau` whose weights still change."""
 FREE_SPACE: Final = "Free space, or give the spool a larger place with `NANSCOPE_SPOOL`."
 """Of a `data_gap` whose reason is the disk."""
 UNSEEN_GRADIENTS: Final = (

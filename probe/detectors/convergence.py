@@ -2,7 +2,9 @@
 
 The losses of GANs and of policies are no measure of progress, and a converged run is flat because it is
 done. So a warning needs a proof: the loss is exactly what guessing gives, or it has not moved from the first
-step on by more than a share that its noise leaves no doubt about. What has stopped improving is information.
+step on by more than a share that its noise leaves no doubt about. As long as its weights change as those of
+a training do, it may be before a breakthrough (a parity is learnt all at once), which is information for ten
+times as long. What has stopped improving is information.
 """
 
 from __future__ import annotations
@@ -10,10 +12,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from ..wire import Severity
+from .advice_texts import BEFORE_IT_LEARNS
 from .base import Finding, Floats
 from .medians import median_of
 from .nonfinite import NEIGHBOURS
@@ -37,6 +43,12 @@ STOPPED_FACTOR: Final = 7
 MIN_FALL: Final = 0.1
 """Of the first loss: without such a fall, beyond all doubt of the medians, there is nothing to stop."""
 FALLEN_ERRORS: Final = 6.0
+TRAINED: Final = 2e-4
+"""An update of this share of a weight matrix, and more: weights change; about 1e-3 is usual."""
+SATURATED: Final = 0.1
+"""Share of the first gradients below which what is left of them is no sign of training."""
+LONGEST_WAIT: Final = 10
+"""Times `plateau_steps` for which nothing learnt may be before a breakthrough."""
 DONE_SHARE: Final = 1e-2
 """A loss that has come down to this share of the first is done, not stuck."""
 
@@ -72,6 +84,10 @@ class PlateauDetector:
         self._recent: deque[tuple[int, float]] = deque()
         self._standing: list[Finding] = []
         self._judged = 0
+        self._largest_update = self._first_gradient = math.nan
+        self._is_matrix: npt.NDArray[np.bool_] | None = None
+        self._stuck_since = self._stuck_at = 0
+        """The first step and the newest one at which nothing was learnt."""
         self._classes: int | None = None
 
     def observe(self, sample: Sample) -> list[Finding]:
@@ -80,15 +96,45 @@ class PlateauDetector:
             self._reset()
         if sample.modules is not None:
             self._classes = _classes(sample.modules) or self._classes
+        self._note_training(sample)
         if sample.loss is None:
             return list(self._standing)
         self._all.add(sample.step, sample.loss)
         self._remember(sample.step, sample.loss)
         self._judged += 1
         if self._judged % EVERY == 0:
-            finding = self._guessing(sample) or self._flat(sample) or self._stopped(sample)
+            stuck = self._guessing(sample) or self._flat(sample)
+            finding = self._stopped(sample) if stuck is None else self._stuck(sample, stuck)
             self._standing = [] if finding is None else [finding]
         return list(self._standing)
+
+    def _note_training(self, sample: Sample) -> None:
+        if sample.is_matrix is not None:
+            self._is_matrix = sample.is_matrix
+        if sample.update_ratio is not None and self._is_matrix is not None:
+            known = sample.update_ratio[self._is_matrix & np.isfinite(sample.update_ratio)]
+            self._largest_update = float(known.max()) if len(known) else self._largest_update
+        if math.isnan(self._first_gradient) and sample.total_grad_norm:
+            self._first_gradient = sample.total_grad_norm
+
+    def _stuck(self, sample: Sample, finding: Finding) -> Finding:
+        """Nothing was learnt so far: information as long as weights change as in a training."""
+        wanted = self._thresholds.plateau_steps
+        if sample.step - self._stuck_at > wanted:
+            self._stuck_since = sample.step - wanted
+        self._stuck_at = sample.step
+        gradient = sample.total_grad_norm
+        has_gradient = gradient is not None and gradient > SATURATED * self._first_gradient
+        is_long = sample.step - self._stuck_since >= LONGEST_WAIT * wanted
+        if is_long or not (has_gradient and self._largest_update >= TRAINED):
+            return finding
+        return replace(
+            finding,
+            severity="info",
+            message=f"{finding.message}; its weights still change (by up to "
+            f"{float(f'{self._largest_update:.2g}'):.2%} per update)",
+            advice=BEFORE_IT_LEARNS,
+        )
 
     def _remember(self, step: int, loss: float) -> None:
         """Keep the losses of the last `plateau_steps`, evenly spread."""
@@ -124,7 +170,6 @@ class PlateauDetector:
             level,
             f"Loss {level.median:.4g} is what guessing among {max(self._classes, 2)} classes gives, at the "
             f"{recent[-1][0] - recent[0][0]} steps up to step {sample.step}",
-            is_warning=True,
         )
 
     def _flat(self, sample: Sample) -> Finding | None:
@@ -150,7 +195,6 @@ class PlateauDetector:
             levels[-1],
             f"Loss has not changed by more than {options.plateau_change:.1%} since step "
             f"{losses.first_step}: {levels[0].median:.4g}, now {levels[-1].median:.4g} at step {sample.step}",
-            is_warning=True,
         )
 
     def _stopped(self, sample: Sample) -> Finding | None:
@@ -179,13 +223,15 @@ class PlateauDetector:
             levels[-1],
             f"Loss has not improved in the last {losses.span // 2} steps up to step {sample.step}: "
             f"{best.median:.4g} before, {levels[-1].median:.4g} now",
-            is_warning=False,
+            severity="info",
         )
 
-    def _finding(self, sample: Sample, level: Level, message: str, *, is_warning: bool) -> Finding:
+    def _finding(
+        self, sample: Sample, level: Level, message: str, *, severity: Severity = "warning"
+    ) -> Finding:
         return Finding(
             kind="loss_plateau",
-            severity="warning" if is_warning else "info",
+            severity=severity,
             subject="loss",
             message=message,
             value=level.median,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,6 +52,53 @@ def test_plateau_at_the_level_of_guessing_is_found(every: int, latest: int) -> N
     found = plateaus(losses_of(losses, classes=10, every=every))
     assert found[0][1] == "warning"
     assert 300 <= found[0][0] <= latest
+
+
+PLATEAU = math.log(2) + noise(4000, 0.01)
+
+
+def stuck(
+    *, update: float | None, gradients: np.ndarray | None = None, losses: np.ndarray = PLATEAU
+) -> list[tuple[int, str]]:
+    """Of a plateau of two classes whose weights change by so much, every tenth step of it."""
+    given = losses_of(losses, classes=2, every=10)
+    ratio = None if update is None else np.array([update, np.nan])
+    return plateaus(
+        [
+            replace(
+                sample,
+                update_ratio=ratio,
+                is_matrix=np.array([True, False]) if sample.step == 0 else None,
+                total_grad_norm=0.3 if gradients is None else float(gradients[sample.step]),
+            )
+            for sample in given
+        ]
+    )
+
+
+def test_plateau_whose_weights_change_is_information_for_ten_times_as_long() -> None:
+    found = stuck(update=1e-2)
+    assert 300 <= found[0][0] <= 480 and found[0][1] == "info"
+    assert {severity for step, severity in found if step < 3000} == {"info"}
+    assert {severity for step, severity in found if step > 3300} == {"warning"}
+
+
+@pytest.mark.parametrize("why", ["updates of 0.002 %", "no update", "gradients vanished", "no gradient"])
+def test_plateau_with_a_sign_that_nothing_is_trained_is_a_warning(why: str) -> None:
+    vanished = 0.3 * np.exp(-np.arange(4000) / 50.0)
+    found = {
+        "updates of 0.002 %": lambda: stuck(update=2e-5),
+        "no update": lambda: stuck(update=None),
+        "gradients vanished": lambda: stuck(update=1e-2, gradients=vanished),
+        "no gradient": lambda: stuck(update=1e-2, gradients=np.zeros(4000)),
+    }[why]()
+    assert found[0][1] == "warning"
+
+
+def test_error_that_has_not_moved_from_the_start_is_judged_in_the_same_way() -> None:
+    error = 1.0 + noise(1500, 0.01)
+    assert {severity for _, severity in stuck(update=1e-3, losses=error)} == {"info"}
+    assert {severity for _, severity in stuck(update=1e-5, losses=error)} == {"warning"}
 
 
 def test_plateau_at_another_level_than_guessing_is_silent() -> None:

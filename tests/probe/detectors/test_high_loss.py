@@ -1,4 +1,4 @@
-"""Losses that jump for good, or grow steadily on their way to overflow; and those that may well do what they do."""
+"""Losses that jump for good, or grow steadily to overflow; and those that may well do what they do."""
 
 from __future__ import annotations
 
