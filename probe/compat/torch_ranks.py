@@ -34,6 +34,9 @@ def available() -> dict[str, bool]:
             sys.modules.get("torch.distributed.distributed_c10d"), "_get_default_store"
         ),
         "torch.distributed.distributed_c10d._world": _world is not None,
+        "torch.distributed.ProcessGroup._get_sequence_number_for_group": hasattr(
+            getattr(torch.distributed, "ProcessGroup", None), "_get_sequence_number_for_group"
+        ),
     }
 
 
@@ -52,6 +55,27 @@ def collective_timeouts_s() -> list[float]:
             with suppress(AttributeError, RuntimeError):
                 found.append(group._get_backend(device).options._timeout.total_seconds())
     return found
+
+
+def collectives_begun(group: Any = None) -> int | None:
+    """How many collectives a process group has begun on this rank; None where its backend does not count.
+
+    Args:
+        group: which; None: that of all ranks.
+    """
+    group = group or getattr(_world, "default_pg", None)
+    with suppress(AttributeError, RuntimeError, TypeError):
+        return int(group._get_sequence_number_for_group())
+    return None
+
+
+def own_name(group: Any) -> str:
+    """The name of a process group; empty for that of all ranks."""
+    if group is None or group is getattr(_world, "default_pg", None):
+        return ""
+    name = getattr(group, "group_desc", "")
+    name = name if name not in ("", "undefined") else getattr(group, "group_name", "")
+    return str(name).replace("`", "")[:80]
 
 
 def data_parallel_around(module: nn.Module) -> nn.parallel.DistributedDataParallel | None:

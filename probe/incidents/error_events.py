@@ -14,6 +14,7 @@ from ..guard import Guard
 from ..threads.stacks import capture_stack
 from ..wire import SEVERITIES, Event, Severity, StackFrame, Stacks
 from .event_writer import EventWriter
+from .failed_collective import add_collective
 from .failure_texts import describe_failure
 
 _ADVICE = (
@@ -51,9 +52,7 @@ class ErrorEvents(EventWriter):
             model: the naming root, and
             optimizers: those that update it: to say what was alive when memory ran out.
         """
-        fields = describe_failure(
-            error, trace, step=step, guard=self._guard, model=model, optimizers=optimizers, samples=None
-        )
+        fields = self._described(error, trace, step=step, model=model, optimizers=optimizers, samples=None)
         fields["stacks"] = Stacks(training_loop=with_callers(fields["stacks"].training_loop, capture_stack()))
         if fields["kind"] == "exception":
             fields["advice"] = list(_ADVICE)
@@ -67,6 +66,18 @@ class ErrorEvents(EventWriter):
         )
         self.write(event)
         return event
+
+    def _described(
+        self, error: BaseException, trace: TracebackType | None, *, step: int, **training: Any
+    ) -> dict[str, Any]:
+        """The fields of the event; of a collective that has raised also what other ranks wait in."""
+        fields = describe_failure(error, trace, step=step, guard=self._guard, **training)
+        folder, ranks = self._recorder.folder, self._start.world_size
+        self._guard.run(
+            "collective",
+            lambda: add_collective(fields, error, trace, step=step, folder=folder, world_size=ranks),
+        )
+        return fields
 
     def add_to_caught(self, known: Event, severity: Severity, data: Mapping[str, Any] | None) -> Event:
         """Write what else is said of an exception that has an event; the worse severity stays."""

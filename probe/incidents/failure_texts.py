@@ -20,7 +20,8 @@ from ..threads.stacks import stack_from_traceback
 from ..threads.user_lines import at_line, user_line
 from ..wire import Evidence, NoticedAt, Origin, Stacks
 from ..wire.message_lines import NO_LINE
-from .causes import Cause, find_cause
+from .causes import find_cause
+from .causes.scene import Cause
 from .failure_locals import describe_locals
 from .failure_part import failed_loss, failed_part
 from .failure_place import arrives_late, blocking_command, failed_call

@@ -39,7 +39,7 @@ from .error_events import ErrorEvents
 from .event_bundles import EventBundles
 from .event_writer import evidence_of
 from .evidence import LateEvidence, StepEvidence
-from .failure_texts import TEXT_LIMIT, describe_failure
+from .failure_texts import TEXT_LIMIT
 from .moved_before import NOTHING_BEFORE, Before, known_of, look_before, moved_before
 from .replays import locate_origin, replay_fields, why_no_replay
 from .seen_errors import SeenErrors
@@ -337,9 +337,7 @@ class IncidentReporter(ErrorEvents):
             samples: of the step under way, where they are known.
             errors: those that have an event: where this one has, that event becomes critical.
         """
-        fields = describe_failure(
-            error, trace, step=step, guard=self._guard, model=model, optimizers=optimizers, samples=samples
-        )
+        fields = self._described(error, trace, step=step, model=model, optimizers=optimizers, samples=samples)
         is_new = errors.event_of(error) is None
         repetition = self._repetition(fields["kind"], fields["subject"], step) if is_new else 0
         event = self._new_event(step=step, time=time, ended=True, repetition=repetition, **fields)

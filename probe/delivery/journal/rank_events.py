@@ -1,7 +1,8 @@
-"""Reads, when a rank ends, what the journals beside its own tell of the same training on this host.
+"""Reads what the journals beside a rank's own tell of the same training on this host.
 
-Called by `run_words.py` on the thread that closes a session. Asks no other process, and waits for the end of
-the other ranks' journals no longer than it is allowed to.
+Called by `run_words.py` on the thread that closes a session; and for what other ranks wait in by the
+recorder's thread while training stands still, and by who writes the event of an exception. Asks no other
+process, and waits for the end of the other ranks' journals no longer than it is allowed to.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from typing import Final
 
 import msgspec
 
+from ...detectors.ranks.waits import RankState, compare_waits
+from ...threads.user_lines import at_line
 from ...wire import Event, RunEnd, StreamName
+from ...wire.collective_waits import CollectiveWait, wait_in
 from .journal_reader import Chunk, StreamFollower
 from .rank_journals import events_of_ranks, generations, rank_of
 from .run_folders import list_writers
@@ -24,6 +28,7 @@ _MOST_BYTES: Final = 8 * 1024**2
 _COMPARED_BYTES: Final = 1024**2
 """Journals up to this size are compared here; longer ones the helper has compared before."""
 _LOOK_S: Final = 0.02
+_ERRORS: Final = frozenset({"exception", "out_of_memory"})
 
 _records = msgspec.msgpack.Decoder(Event | RunEnd)
 
@@ -51,6 +56,46 @@ def events_beside(
         time.sleep(_LOOK_S)
 
 
+def explain_wait(folder: Path, wait: CollectiveWait, *, world_size: int) -> str | None:
+    """Return which rank waits in which collective, in one sentence; None where nothing is known of others.
+
+    Args:
+        folder: of the rank that asks, `SPOOL/<run>/<rank>-<incarnation>`.
+        wait: what it is in.
+        world_size: how many ranks there are.
+    """
+    ranks = _together(folder)
+    helpers = _events_of_helpers(folder.parent)
+    states = [RankState(rank=_rank(folder), wait=wait)]
+    for other in ranks:
+        if other != folder:
+            journal = _Journal(other, "events")
+            journal.read()
+            killed = [one for one in helpers.values() if one.kind == "killed" and _writer(one) == other.name]
+            states += _state_of(_rank(other), journal, killed)
+    return compare_waits(states, world_size)
+
+
+def _state_of(rank: int, journal: _Journal, killed: list[Event]) -> list[RankState]:
+    """What a rank does or how it has ended, as far as its journal tells of it."""
+    events = journal.events.values()
+    ends = [event for event in events if event.kind in _ERRORS and event.severity == "critical"]
+    hangs = [event for event in events if event.kind == "hang" and not event.ended]
+    for event in [*ends[-1:], *hangs[-1:]]:
+        if (wait := wait_in(event.message)) is not None:
+            return [RankState(rank=rank, wait=wait)]
+        place = at_line(event.stacks.training_loop).replace(", ", " at ", 1)
+        done = "has stood still" if event.kind == "hang" else f"has raised `{event.subject}`"
+        return [RankState(rank=rank, otherwise=f"{done} in step {event.step}{place}")]
+    if killed:
+        last = killed[-1]
+        return [RankState(rank=rank, otherwise=f"was killed ({last.subject}) after step {last.step}")]
+    if journal.end is not None:
+        after = "" if journal.end.step is None else f" after step {journal.end.step}"
+        return [RankState(rank=rank, otherwise=f"has ended{after}")]
+    return []
+
+
 class _Journal:
     """One writer's events, as far as they are read."""
 
@@ -59,6 +104,7 @@ class _Journal:
         self._left = _MOST_BYTES
         self.events: dict[str, Event] = {}
         self.has_ended = False
+        self.end: RunEnd | None = None
 
     def read(self) -> None:
         """Take what has come since."""
@@ -76,7 +122,7 @@ class _Journal:
         if isinstance(record, Event):
             self.events[record.id] = record
         else:
-            self.has_ended = True
+            self.has_ended, self.end = True, record
 
 
 def _together(folder: Path) -> list[Path]:
@@ -91,17 +137,34 @@ def _of_training(run_folder: Path, ranks: list[Path], journals: list[_Journal]) 
     """What the ranks, their helpers, and the comparison of their journals tell of these incarnations."""
     if not journals:
         return []
-    helpers = [_Journal(writer, "host") for writer in list_writers(run_folder) if rank_of(writer) is None]
-    for helper in helpers:
-        helper.read()
     known: dict[str, Event] = {}
-    for journal in (*journals, *helpers):
+    for journal in journals:
         known |= journal.events
+    known |= _events_of_helpers(run_folder)
     is_over = all(journal.has_ended for journal in journals)
     if is_over and run_folder_bytes(run_folder) <= _COMPARED_BYTES:
         known |= {event.id: event for event in events_of_ranks(run_folder, known.values())}
     names = {other.name for other in ranks}
-    return [event for event in known.values() if f"{event.rank}-{event.incarnation}" in names]
+    return [event for event in known.values() if _writer(event) in names]
+
+
+def _events_of_helpers(run_folder: Path) -> dict[str, Event]:
+    known: dict[str, Event] = {}
+    for writer in list_writers(run_folder):
+        if rank_of(writer) is None:
+            helper = _Journal(writer, "host")
+            helper.read()
+            known |= helper.events
+    return known
+
+
+def _writer(event: Event) -> str:
+    """Name of the folder of the incarnation that an event is about."""
+    return f"{event.rank}-{event.incarnation}"
+
+
+def _rank(folder: Path) -> int:
+    return int(folder.name.partition("-")[0])
 
 
 def _incarnation(folder: Path) -> int:

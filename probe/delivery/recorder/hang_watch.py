@@ -2,7 +2,8 @@
 
 Asked by the recorder's thread a few times a second, which needs Python's lock for it: where C code holds
 that, or the process is stopped, `trainer_watch.py` in the helper sees it. Nothing here logs on that thread,
-waits for a lock of the script's, or imports: the training may be stuck in the middle of any of these.
+waits for a lock of the script's, or imports unless the script is in a collective: the training may be stuck
+in the middle of any of these.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import msgspec
 from ...compat.torch_frames import DATALOADER, has_given_nothing
 from ...guard import Guard
 from ...settings.config import ProbeConfig
+from ...threads.collective_calls import BACKWARD, wait_of_thread
 from ...threads.hang_events import duration_text, hang_event, renewed
 from ...threads.life_sign import LifeSign, LifeSignWriter
 from ...threads.stacks import RawFrame, format_frames, line_of, raw_stack
@@ -35,6 +37,7 @@ from ...threads.whereabouts import (
     waiting_place,
 )
 from ...wire import Event, RunStart
+from ...wire.collective_waits import CollectiveWait
 from .recorder import Recorder
 
 _logger = logging.getLogger(__name__)
@@ -49,6 +52,8 @@ _LONGEST_STILL_S: Final = 0.5
 _STACK_FRAMES: Final = 256
 _CLOSER_FRACTION: Final = 0.1
 _SHOWN_THREADS: Final = 5
+_WENT_ON: Final = ", and went on"
+_TO_THE_END: Final = ", to the end of the run"
 
 
 class _Hang(msgspec.Struct):
@@ -58,19 +63,32 @@ class _Hang(msgspec.Struct):
     what: str
     """What the script was at."""
     others: list[str]
+    wait: CollectiveWait | None = None
+    """The collective that it waits in."""
+    explained: str | None = None
+    """Which rank waits in which, once that is known."""
     count: int = 1
     longest_s: float = 0.0
     step: int = 0
 
-    def record(self, stand: Standstill, idle_s: float, *, ended: bool) -> Event:
-        """The event in its present state."""
+    def record(self, stand: Standstill, idle_s: float, *, after: str | None = None) -> Event:
+        """The event in its present state.
+
+        Args:
+            stand: the standstill.
+            idle_s: how long it has lasted.
+            after: how it has ended; None: it has not.
+        """
         self.longest_s = max(self.longest_s, idle_s)
+        ended = after is not None
         usual = f" (a step takes {duration_text(stand.step_s)})"
         verb = "stood" if ended else "stands"
-        after = ", and went on" if ended else ""
-        first = f"Step {self.step} {verb} still for {duration_text(idle_s)}{usual}, {self.what}{after}"
+        still = f"Step {self.step} {verb} still for {duration_text(idle_s)}{usual}"
+        end = after or ""
+        first = f"{still}, {self.what}{end}" if self.explained is None else f"{still}{end}: {self.explained}"
         again = f"{self.count} times so far, for {duration_text(self.longest_s)} at most."
-        lines = [first, *([again] if self.count > 1 else []), *self.others]
+        waits = [] if self.wait is None else [self.wait.line()]
+        lines = [first, *([again] if self.count > 1 else []), *waits, *self.others]
         return renewed(
             self.event,
             "\n".join(lines),
@@ -111,7 +129,7 @@ class HangWatch:
         self._watchdog = Watchdog(hang_s=config.hang_seconds)
         if recorder.has_helper and recorder.life_sign is None:
             recorder.life_sign = LifeSignWriter(recorder.folder, takes_signal=config.stack_signal)
-        self._sign = recorder.life_sign
+        self._sign, self._folder = recorder.life_sign, recorder.folder
         self._usual_s = min(max(config.hang_seconds / _LOOKS_PER_HANG, _SHORTEST_PERIOD_S), _LONGEST_PERIOD_S)
         self.period_s = self._usual_s
         self._signs = 0
@@ -136,7 +154,7 @@ class HangWatch:
         self._was_training = False
         if pulse.owner is self._mark:
             self._write_sign()
-        return self._end()
+        return self._end(_TO_THE_END)
 
     def _look(self) -> list[Event]:
         now_s = time.monotonic()
@@ -228,10 +246,18 @@ class HangWatch:
         if is_other_work and not stand.is_long_for_other_work:
             return []
         others = [lines for thread, lines in stacks.items() if thread != self._mark.thread]
-        return self._begin(stand, stack, raw, others)
+        wait = self._guard.run("hang", wait_of_thread, frame)
+        if wait is not None and wait.op == BACKWARD and stand.is_working:
+            wait = None  # it computes
+        return self._begin(stand, stack, raw, others, wait)
 
     def _begin(
-        self, stand: Standstill, stack: list[Line], raw: list[RawFrame], others: list[list[Line]]
+        self,
+        stand: Standstill,
+        stack: list[Line],
+        raw: list[RawFrame],
+        others: list[list[Line]],
+        wait: CollectiveWait | None,
     ) -> list[Event]:
         last_step = self._last_step()
         step = self._first_step if last_step is None else last_step + 1
@@ -249,11 +275,14 @@ class HangWatch:
             hang = self._hangs[key] = _Hang(
                 self._new_event(stand, step, raw), describe(stack), _other_threads(others), step=step
             )
+        hang.wait = wait
+        self._explain(hang)
         self._running = hang, stand
-        self._tell_next_s = 2 * stand.idle_s
+        # The other ranks come to their own events in the same second.
+        self._tell_next_s = 2 * stand.idle_s if wait is None else stand.idle_s + _SECOND_S
         if not _is_power_of_two(hang.count):
             return []
-        event = hang.record(stand, stand.idle_s, ended=False)
+        event = hang.record(stand, stand.idle_s)
         self._announce(event)
         return [event]
 
@@ -279,14 +308,30 @@ class HangWatch:
         if stand.idle_s < self._tell_next_s:
             return []
         self._tell_next_s = 2 * stand.idle_s
-        return [hang.record(stand, stand.idle_s, ended=False)]
+        self._explain(hang)
+        return [hang.record(stand, stand.idle_s)]
 
-    def _end(self) -> list[Event]:
+    def _explain(self, hang: _Hang) -> None:
+        """Read what the other ranks wait in: with this rank's own collective that is the cause."""
+        if hang.wait is None:
+            return
+        # Who is in a collective is in the midst of no import.
+        from ...detectors.ranks.waits import ADVICE
+        from ..journal.rank_events import explain_wait
+
+        ranks = self._start.world_size
+        explained = self._guard.run("hang", explain_wait, self._folder, hang.wait, world_size=ranks)
+        if explained is not None and hang.explained is None:
+            advice = [*ADVICE, *hang.event.advice]
+            hang.event = msgspec.structs.replace(hang.event, advice=advice)
+        hang.explained = explained or hang.explained
+
+    def _end(self, after: str = _WENT_ON) -> list[Event]:
         """It goes on, or is over: the last state of what was running, where that is worth a record."""
         if self._running is None:
             return []
         (hang, stand), self._running = self._running, None
-        record = hang.record(stand, stand.idle_s, ended=True)
+        record = hang.record(stand, stand.idle_s, after=after)
         return [record] if _is_power_of_two(hang.count) else []
 
     def _announce(self, event: Event) -> None:
