@@ -12,6 +12,7 @@ import msgspec
 
 from ..wire import Event
 from .base import Finding
+from .layers import in_words
 
 PATIENCE: Final = 10
 """Quiet steps after which an episode is over."""
@@ -23,6 +24,12 @@ REWRITE_S: Final = 600.0
 """A running episode is written again when its last state is this old, besides at counts 2, 4, 8, ..."""
 
 
+_NAMED: Final = 4
+_LONGEST: Final = 3500
+_LINE: Final = 400
+"""Characters of a message, and of the line about what joined it: together below what a record may have."""
+
+
 class _Episode(msgspec.Struct):
     event: Event
     last_step: int
@@ -32,12 +39,22 @@ class _Episode(msgspec.Struct):
     told: int = 1
     """Its count when it was written last."""
 
-    def takes_more(self, finding: Finding) -> bool:
+    first_message: str = ""
+    """Its text before anything joined it."""
+
+    def takes_more(self, finding: Finding, step: int) -> bool:
         """Whether a warning is about more by now than at first: layers that died later count too."""
-        if finding.severity != "warning" or len(finding.affected) <= len(self.event.propagated_to):
+        known = list(dict.fromkeys([*self.event.propagated_to, *finding.affected]))
+        if finding.severity != "warning" or len(known) == len(self.event.propagated_to):
             return False
-        known = dict.fromkeys([*self.event.propagated_to, *finding.affected])
-        self.event = msgspec.structs.replace(self.event, propagated_to=list(known))
+        self.first_message = self.first_message or self.event.message
+        more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
+        line = f"By step {step} it affects {len(known)}: {', '.join(map(in_words, known[:_NAMED]))}{more}"
+        self.event = msgspec.structs.replace(
+            self.event,
+            propagated_to=known,
+            message=f"{self.first_message[:_LONGEST]}\n{line[:_LINE]}",
+        )
         return True
 
     def record(self, *, ended: bool = False) -> Event:
@@ -189,7 +206,7 @@ class EpisodeTracker:
             return []
         episode.count += 1
         episode.last_step = step
-        has_grown = episode.takes_more(finding)
+        has_grown = episode.takes_more(finding, step)
         if not has_grown and episode.count & (episode.count - 1) and time - episode.written_at < REWRITE_S:
             return []
         episode.written_at, episode.told = time, episode.count

@@ -14,6 +14,7 @@ from dash import Dash, Input, Output, no_update
 
 from probe.delivery.helper.helper import host_folder, is_listened_to, lock_owner, lock_path
 from probe.delivery.journal.journal_reader import written_to
+from probe.delivery.journal.ring_rest import read_rest
 from probe.delivery.journal.run_folders import list_writers
 from probe.wire.event_texts import headline
 from probe.wire.findings import Finding
@@ -102,6 +103,9 @@ def _account(position: StreamPosition, folder: Path | None) -> StreamAccount:
     # Detail is made of the frames of the metrics, a record of each.
     of_journal = "metrics" if stream == "detail" else stream
     written = None if folder is None else written_to(folder, of_journal)
+    if written is not None and folder is not None and of_journal == "metrics":
+        # What a killed trainer left in its ring was written, and is read after the journal.
+        written += len(read_rest(folder, metrics_end=written))
     return StreamAccount(
         writer=writer,
         stream=stream,

@@ -332,6 +332,10 @@ def test_layers_that_join_a_warning_later_are_counted_in_it() -> None:
             make_event=lambda item, make=make: msgspec.structs.replace(make(item), propagated_to=["a"]),
         )
     assert len({event.id for event in written}) == 1
+    (first, *_, sixth), tenth = written[:4], written[-1]
+    assert "By step" not in first.message
+    assert sixth.message == f"{first.message}\nBy step 5 it affects 2: `a`, `b`"
+    assert tenth.message == f"{first.message}\nBy step 9 it affects 3: `a`, `b`, `c`"
     states = [(event.count, event.propagated_to) for event in written]
     assert states == [
         (1, ["a"]),

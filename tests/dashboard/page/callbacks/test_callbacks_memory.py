@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,10 @@ from dashboard.ingest.spool import ingest_spool
 from dashboard.page.callbacks.memory import memory_view
 from dashboard.page.callbacks.system import system_view
 from dashboard.store.duck import DuckStore
+from probe.delivery.recorder.process_identity import own_identity
+from probe.delivery.recorder.ring import Ring
+from probe.delivery.recorder.ring_format import FRAME, metrics_of
+from probe.delivery.recorder.ring_header import OWNER_AT
 from probe.wire import Frame, encode
 from probe.wire.documents import make_document
 from probe.wire.memory_snapshots import MEMORY_SNAPSHOT, MemorySnapshot
@@ -172,6 +177,23 @@ def test_account_has_what_is_missing_at_the_end(store: DuckStore, tmp_path: Path
     ingest_spool(store, tmp_path / "spool")
     said = "".join(texts(system_view(store, {"run": folder.name}, spool=tmp_path / "spool")))
     assert "45 records written: 31 stored + 14 in gaps + 0 dropped." in said
+
+
+def test_account_has_what_a_killed_trainer_left_in_its_ring(store: DuckStore, tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "spool", steps=40)
+    ring = Ring(folder / "0-1" / "ring", 4096)
+    ring.append(FRAME, encode(Frame(step=39, time=39.0)))
+    ((_, (first,)),) = metrics_of(ring.records(), ring.templates)
+    ring.take(end=first.end, end_seq=first.seq + 1, records=1, next_seq=39, store=lambda: None)
+    for step in (40, 41, 42):
+        ring.append(FRAME, encode(Frame(step=step, time=float(step))))
+    with (folder / "0-1" / "ring").open("r+b") as file:
+        file.seek(OWNER_AT + 8)  # of a process that is gone
+        file.write(struct.pack("<q", own_identity().started_ticks - 1))
+    ingest_spool(store, tmp_path / "spool")
+    said = "".join(texts(system_view(store, {"run": folder.name}, spool=tmp_path / "spool")))
+    ring.close()
+    assert "All 48 records arrived." in said
 
 
 def test_account_without_the_journal_says_so(store: DuckStore, tmp_path: Path) -> None:
