@@ -77,6 +77,7 @@ def forward_hooks(module: nn.Module) -> list[Callable[..., Any]]:
     return [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
 
 
+_HOOKS_OF_TENSORS: Final = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _HOOKS: Final = (
     *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
     *("_state_dict_hooks", "_load_state_dict_pre_hooks"),
@@ -84,9 +85,13 @@ _HOOKS: Final = (
 
 
 def registered_hooks(module: nn.Module) -> list[dict[Any, Any]]:
-    """Return the registries of a module's hooks, not copied; runs no code of its."""
+    """Return the registries of hooks of a module and its own parameters, not copied; runs no code of its."""
     own = module.__dict__
-    return [hooks for name in _HOOKS if isinstance(hooks := own.get(name), dict)] or [{}]
+    found = [own.get(name) for name in _HOOKS]
+    for value in (own.get("_parameters") or {}).values():
+        if type(value) is nn.Parameter:  # a subclass may run code of its own
+            found += [getattr(value, name, None) for name in _HOOKS_OF_TENSORS]
+    return [hooks for hooks in found if isinstance(hooks, dict)] or [{}]
 
 
 def is_persistent(module: nn.Module, name: str) -> bool:

@@ -15,9 +15,9 @@ from probe.loop import hook_watch
 pytestmark = pytest.mark.usefixtures("one_thread", "nothing_switched_off")
 
 
-@pytest.mark.parametrize("removes", [False, True])
+@pytest.mark.parametrize(("on", "removes"), [("module", False), ("weight", False), ("module", True)])
 def test_hooks_that_pile_up_are_an_event_with_the_newest_function(
-    spool: Path, monkeypatch: pytest.MonkeyPatch, removes: bool
+    spool: Path, monkeypatch: pytest.MonkeyPatch, on: str, removes: bool
 ) -> None:
     watches: list[hook_watch.HookWatch] = []
     original = hook_watch.HookWatch.__init__
@@ -36,7 +36,10 @@ def test_hooks_that_pile_up_are_an_event_with_the_newest_function(
 
     with probe.watch(model, optimizer):
         for step in range(80):
-            handle = model[1].register_full_backward_hook(keep_outputs)
+            if on == "module":
+                handle = model[1].register_full_backward_hook(keep_outputs)
+            else:
+                handle = model[1].weight.register_hook(keep_outputs)
             model(torch.randn(3, 6)).pow(2).mean().backward()
             optimizer.step()
             if removes:
