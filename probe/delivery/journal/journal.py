@@ -173,7 +173,8 @@ class JournalWriter:
     def _begin_account(self) -> None:
         self._account = AccountWriter(self.folder)
         for stream in self._streams.values():
-            self._account.note(stream.name, stream.next_seq)
+            if stream.next_seq:  # else it says so
+                self._account.note(stream.name, stream.next_seq)
 
     def is_there(self) -> bool:
         """Whether what is written can be found: nobody has removed the folder, or a file that is open."""

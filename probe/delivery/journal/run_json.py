@@ -15,6 +15,11 @@ from ...wire.ordinary_files import read_ordinary
 from .segment_files import MAX_RUN_JSON_BYTES
 
 
+def run_json(start: RunStart) -> bytes:
+    """Return what the file says."""
+    return msgspec.json.encode(decode_record(encode_record(start)))
+
+
 def write_run_json(run_folder: Path, start: RunStart) -> None:
     """Write `run.json` unless another rank has: the first writer wins, a reader sees all of it or none.
 
@@ -26,7 +31,7 @@ def write_run_json(run_folder: Path, start: RunStart) -> None:
         return
     temporary = run_folder / f".run.json-{os.getpid()}"
     try:
-        write_private_file(temporary, msgspec.json.encode(decode_record(encode_record(start))))
+        write_private_file(temporary, run_json(start))
         with contextlib.suppress(FileExistsError):
             os.link(temporary, path)
     except OSError as error:

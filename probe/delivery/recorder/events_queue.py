@@ -109,7 +109,7 @@ class EventsQueue:
     def settle(self, event_id: str, line: str) -> None:
         """Put what is known of an event's bundle into its newest state, and into all that follow."""
         with self._lines_lock:
-            if (event := self._lines.settle(event_id, line)) is not None:
+            for event in self._lines.settle(event_id, line):
                 self.keep(event)
         self.is_left = True
 

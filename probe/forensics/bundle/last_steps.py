@@ -14,8 +14,9 @@ import msgspec
 
 from ...delivery.journal.journal import JournalWriter
 from ...delivery.journal.journal_reader import read_stream
-from ...delivery.journal.run_json import write_run_json
+from ...delivery.journal.run_json import run_json
 from ...errors import WireError
+from ...settings.places import write_new_file
 from ...wire import Event, Frame, Layout, Record, RunStart, decode_record, encode
 from ...wire.event_json import jsonable
 
@@ -87,7 +88,7 @@ def write_spool(
     start = msgspec.structs.replace(start, pid=0, boot=0, started_ticks=0, member=msgspec.UNSET)
     out = JournalWriter(spool / start.run / writer, run=start.run, writer=writer)
     try:
-        write_run_json(spool / start.run, start)
+        write_new_file(spool / start.run / "run.json", run_json(start))
         records: list[Record] = [start, *map(_alone, needed), *map(_alone, events)]
         out.append_many("events", [encode(record) for record in records])
         if frames:

@@ -26,7 +26,7 @@ from ...delivery.recorder.beside import Task
 from ...delivery.recorder.recorder import Recorder
 from ...errors import BundleError, JournalError
 from ...guard import outcome_of
-from ...settings.places import make_private_folder, write_private_file
+from ...settings.places import make_private_folder, write_new_file
 from ...wire import Event, Frame, RunStart, member_number
 from ...wire.bundle_format import DESCRIPTION, SPOOL, VERSION
 from ...wire.event_json import event_json
@@ -301,6 +301,4 @@ def _of_tensors(written: WrittenTensors) -> dict[str, Any]:
 
 def _write_json(path: Path, value: object) -> None:
     # Names of files may hold halves of characters, which no reader of JSON takes.
-    write_private_file(
-        path, json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")
-    )
+    write_new_file(path, json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace"))

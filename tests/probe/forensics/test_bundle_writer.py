@@ -273,13 +273,14 @@ def test_bundle_that_is_not_complete_at_the_end_is_said_in_its_events_newest_sta
         "No bundle yet",
         "No bundle yet",
     ]
+    other = "Its bundle is still being written: /elsewhere/0123"
+    bundles.recorder.event(msgspec.structs.replace(told, id="0123" * 4, message=f"{told.message}\n{other}"))
     held.set()
     bundles.recorder.beside.wait()
-    newest = states_of(bundles)[-1]
-    assert (newest.count, newest.message.splitlines()[-1].partition(":")[0]) == (
-        2,
-        "Bundle for dashboard replay",
-    )
+    newest = {state.id: state for state in states_of(bundles)}
+    line = f"Bundle for dashboard replay: {bundles.recorder.folder.parent / 'bundles' / told.id}"
+    assert (newest[told.id].count, newest[told.id].message.splitlines()[1:]) == (2, [line])
+    assert newest["0123" * 4].message.splitlines()[1:] == [line, other]
 
 
 def states_of(bundles):
