@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import resource
 import threading
@@ -35,7 +36,10 @@ def step() -> CapturedStep:
 
 
 @pytest.fixture
-def bundles(spool) -> Iterator[Bundles]:
+def bundles(spool, monkeypatch) -> Iterator[Bundles]:
+    # A busy machine is no slow disk.
+    monkeypatch.setattr(writer_module, "SLOW_S", math.inf)
+    monkeypatch.setattr(writer_module, "WAIT_S", 30.0)
     opened = Bundles(spool)
     yield opened
     opened.close()
