@@ -44,7 +44,7 @@ from .incidents.incidents import IncidentReporter
 from .incidents.seen_errors import SeenErrors
 from .loop.control import Command, SetFeatures, SetLevel, commands_for
 from .loop.failed_forward import Share
-from .loop.member_series import Made, MemberSeries, series_of_process
+from .loop.member_series import Made, MemberSeries, end_when_left, series_of_process
 from .loop.session_builder import build_if_possible
 from .loop.session_facts import SessionFacts
 from .loop.session_parts import SessionParts
@@ -191,6 +191,7 @@ class Probe(
             return cls()
         probe = cls.of_parts(parts, root, mode=config.mode, guard=guard)
         probe._config, probe._first_step, probe._series = config, parts.first_step, series
+        probe._end_report = config.report
         series.enter(probe)
         series.tell_of_cap(parts.incidents)
         _process.watch_over()
@@ -417,8 +418,7 @@ class Probe(
         writing must wait, for the lock that it takes may be held by this very thread."""
         self._stop_watching()
         if self._recorder is not None:
-            is_final = self._series is None
-            self._recorder.close_soon(lambda: self._finish(may_wait=False, is_final=is_final))
+            end_when_left(self._recorder, self._series, partial(self._finish, may_wait=False))
 
     def _end_member(self) -> None:
         """Stop recording, for the run goes on with its next model."""

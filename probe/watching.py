@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from .loop.member_series import Made
+from .loop.member_series import Made, watched_above
 from .session import Probe, running_session
 from .settings.config import Level, Mode, ProbeConfig, is_switched_off
 
@@ -47,12 +47,16 @@ def watch(
     Returns:
         The session. A second call for the same model returns the one that is running, which takes over
         level, preset, features and overhead limit from its next step on.
+        A call of the same line for another model of the same class, made after the one before has been
+        trained, records it as a further member of the same run; it has a run of its own where `run` is
+        given, the name is another, or the one before is closed.
 
     Raises:
         ValueError: an option out of range, no module, a model without trainable parameters, or, where the
             model is watched already, another value of an option that cannot change in mid-run.
     """
-    return watch_made(model, None, optimizer, level=level, name=name, mode=mode, **options)
+    made = watched_above({"name": name, **options})
+    return watch_made(model, made, optimizer, level=level, name=name, mode=mode, **options)
 
 
 def watch_made(

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Final, NamedTuple, Protocol
 
@@ -32,6 +32,10 @@ _LAYOUTS: Final = 2**20
 _MOST_KEPT: Final = 8
 """Models that could still be trained, and are followed beside the newest one."""
 _MOST_SERIES: Final = 64
+_PATIENCE_S: Final = 2.0
+"""That a run waits for a further model after its newest is gone."""
+_OWN_OPTIONS: Final = ("name", "model_name", "spool", "connect", "journal_cap_bytes", "report")
+"""Of `watch`: where they differ, there are several runs."""
 Line = tuple[str, int]
 
 
@@ -61,6 +65,8 @@ class Made(NamedTuple):
     """Of the script; None where none led to it."""
     marks: dict[int, tuple[int, int]]
     """By identity of each series: how many sessions it had then, and the steps of the newest."""
+    asked: tuple[object, ...] | None = None
+    """Options of `watch` in which two runs differ; None where the script itself has not called it."""
 
 
 class Key(NamedTuple):
@@ -72,6 +78,8 @@ class Key(NamedTuple):
     """That makes their optimizers."""
     place: tuple[object, ...]
     """The thread, the cell of a notebook and the process."""
+    asked: tuple[object, ...] | None
+    """As `Made.asked`."""
 
 
 class Place(NamedTuple):
@@ -107,6 +115,10 @@ class MemberSeries:
         self._told_beyond = 0
         self._steps: dict[int, int] = {}
         """Of members whose session has ended, where a model may come again."""
+        self._lock = threading.Lock()
+        self._joined_at = 0.0
+        """When a model was last found to belong to it."""
+        self._is_over = False
 
     @property
     def mark(self) -> tuple[int, int]:
@@ -122,11 +134,28 @@ class MemberSeries:
         """Whether a model whose optimizer was made then comes after the newest one."""
         sessions, steps = self.mark
         is_later = made.marks.get(id(self)) == (sessions, steps) and steps > 0
-        return is_later and self.recorder.is_open and not self._trains_together
+        return is_later and not self._trains_together and self._join()
 
     def knows(self, model: nn.Module) -> bool:
         """Whether a model is a member, which is trained once more."""
-        return model in self._numbers and self.recorder.is_open
+        return model in self._numbers and self._join()
+
+    def _join(self) -> bool:
+        """Whether the run goes on, as it does from now on for a while."""
+        with self._lock:
+            self._joined_at = time.monotonic()
+            return not self._is_over and self.recorder.is_open
+
+    def is_left(self, since: float) -> bool:
+        """Whether the run ends, as its newest model is gone since then (monotonic) and none has joined it."""
+        with self._lock:
+            is_late = self.may_be_left(since) and time.monotonic() - since > _PATIENCE_S
+            self._is_over = self._is_over or is_late
+            return self._is_over
+
+    def may_be_left(self, since: float) -> bool:
+        """Whether the run may end before the process does: `watch` has begun it, and none has joined it."""
+        return self.key.asked is not None and self._joined_at <= since
 
     def models(self) -> list[nn.Module]:
         """Return its members that are still there."""
@@ -228,7 +257,7 @@ def key_of(model: nn.Module, made: Made) -> Key | None:
         return None
     kind = type(unwrap(model))
     place = threading.get_ident(), notebook_cell(), os.getpid()
-    return Key((kind.__module__, kind.__qualname__), made.line, place)
+    return Key((kind.__module__, kind.__qualname__), made.line, place, made.asked)
 
 
 def _line_of(frame: FrameType | None) -> Line | None:
@@ -243,6 +272,32 @@ def _line_of(frame: FrameType | None) -> Line | None:
 series_of_process: Final = SeriesOfProcess()
 
 
-def line_above() -> Made:
-    """Note that what the caller's caller makes is made now."""
-    return series_of_process.made_now(sys._getframe(2))
+def watched_above(asked: Mapping[str, object]) -> Made | None:
+    """Note that the caller's caller watches a model now; None for a run that is to be of its own.
+
+    Args:
+        asked: options of `watch`; runs that somebody names differently are kept apart.
+    """
+    if asked.get("run") is not None:
+        return None
+    made = series_of_process.made_now(sys._getframe(2))
+    return made._replace(asked=tuple(str(asked.get(name)) for name in _OWN_OPTIONS))
+
+
+def end_when_left(recorder: Recorder, series: MemberSeries | None, finish: Callable[..., None]) -> None:
+    """Have the recorder's thread finish a session whose model is gone; it takes no lock.
+
+    Args:
+        recorder: of the session.
+        series: which a further model may join; the run ends where none does for a while.
+        finish: of the session; its `is_final` says whether the run ends.
+    """
+    since = time.monotonic()
+
+    def look() -> None:
+        is_final = series is None or series.is_left(since)
+        finish(is_final=is_final)
+        if series is not None and not is_final and series.may_be_left(since):
+            recorder.close_soon(look)
+
+    recorder.close_soon(look)

@@ -94,6 +94,30 @@ def test_one_line_tells_of_each_run(made_again: Both) -> None:
     assert set(told) <= {run.name for run in made_again.runs}
 
 
+def test_copies_that_a_script_watches_anew_are_one_run_unless_named_otherwise_or_closed(
+    tmp_path: Path, spool: Path, forked: ForkedScripts
+) -> None:
+    script = SCRIPT.with_name("watched_again.py")
+    reports = tmp_path / "reports"
+    code, out, err = forked.start([str(script)], tmp_path, {"NANSCOPE_REPORT": f"{reports}/"}).finish()
+    assert code == 0, err
+    kinds = {run: kind for kind, run in map(str.split, out.splitlines())}
+    found: dict[str, list[dict[int, list[int]]]] = defaultdict(list)
+    for run, kind in kinds.items():
+        journal = read_journal(spool / run)
+        assert journal.end is not None
+        assert journal.end.outcome == "finished"
+        found[kind].append(steps_of(journal))
+    steps = [0, 1, 2]
+    assert found == {
+        "Copied": [dict.fromkeys(range(4), steps)],
+        "Named": [dict.fromkeys(range(2), steps)] * 2,
+        "Closed": [{0: steps}] * 2,
+    }
+    assert sum("recording run" in line for line in err.splitlines()) <= len(kinds)
+    assert {path.name for path in reports.iterdir()} == {f"nanscope-{run}.json" for run in kinds}
+
+
 def test_store_unfolds_the_members(made_again: Both, tmp_path: Path) -> None:
     store = DuckStore(tmp_path)
     try:

@@ -444,7 +444,7 @@ class Recorder:
             schedule.again(self._tend, _TEND_S)
             self._tend()
             self._events.write()
-        while self._close_requests:
+        for _ in range(len(self._close_requests)):  # one may ask to be called again
             self._close_requests.popleft()()
 
     @property

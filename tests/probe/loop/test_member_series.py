@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 from torch import nn
 
 from probe.delivery.recorder.recorder import Recorder
-from probe.loop.member_series import Made, MemberSeries, SeriesOfProcess
+from probe.loop.member_series import Made, MemberSeries, SeriesOfProcess, end_when_left, watched_above
 from probe.wire import MEMBERS_IN_FULL, RunStart
 
 
@@ -118,6 +119,73 @@ def test_model_that_can_still_step_is_followed_and_refutes_the_series_when_it_do
     assert found.find(nn.Linear(1, 1), made_here(found)) is series
     session.steps_made += 1
     assert found.find(nn.Linear(1, 1), made_here(found)) is None
+
+
+def watched(found: SeriesOfProcess, **asked: object) -> Made:
+    """By `watch`, in one line of a script."""
+    made = watched_above(asked)
+    assert made is not None
+    return made_here(found)._replace(asked=made.asked)
+
+
+def begun_by_watch(session: Session, **asked: object) -> tuple[SeriesOfProcess, MemberSeries]:
+    found = SeriesOfProcess()
+    start = RunStart(run="run", rank=0, incarnation=1)
+    recorder, model = cast(Recorder, Recording()), nn.Linear(1, 1)
+    series = found.begin(watched(found, **asked), recorder, start, session, model)
+    assert series is not None
+    return found, series
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_member"),
+    [({"name": "a"}, True), ({"name": "a", "level": "basic"}, True), ({"name": "b"}, False), ({}, False)],
+    ids=["same name", "another level", "another name", "no name"],
+)
+def test_model_that_is_watched_anew_joins_unless_the_run_is_named_otherwise(
+    asked: dict[str, object], is_member: bool
+) -> None:
+    found, series = begun_by_watch(Session(steps=3), name="a")
+    assert (found.find(nn.Linear(1, 1), watched(found, **asked)) is series) is is_member
+    # What is found without a call of `watch` is another run.
+    assert found.find(nn.Linear(1, 1), made_here(found)) is None
+
+
+def test_run_that_is_given_an_id_is_a_run_of_its_own() -> None:
+    assert watched_above({"run": "mine"}) is None
+
+
+def test_run_whose_model_is_gone_ends_after_a_while_unless_another_joins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("probe.loop.member_series.time.monotonic", lambda: clock[0])
+    waiting: list[Callable[[], None]] = []
+    ends: list[bool] = []
+
+    def gone(series: MemberSeries) -> None:
+        recorder = cast(Any, series.recorder)
+        recorder.close_soon = waiting.append
+        end_when_left(recorder, series, lambda *, is_final: ends.append(is_final))
+
+    found, series = begun_by_watch(Session(steps=3))
+    gone(series)
+    waiting.pop()()
+    clock[0] += 1.0
+    assert found.find(nn.Linear(1, 1), watched(found)) is series
+    waiting.pop()()
+    assert (ends, waiting) == ([False, False], [])
+    gone(series)
+    clock[0] += 3.0
+    waiting.pop()()
+    assert (ends[2:], waiting) == ([True], [])
+    assert found.find(nn.Linear(1, 1), watched(found)) is None
+    # That of a script which is launched ends with its process.
+    _, launched = begun(nn.Linear(1, 1), Session(steps=3))
+    gone(launched)
+    clock[0] += 3.0
+    waiting.pop()()
+    assert (ends[3:], waiting) == ([False], [])
 
 
 def test_more_models_than_are_kept_are_told_and_counted_in_few_events() -> None:
