@@ -30,7 +30,7 @@ KEEPER_PACKAGES := libzookeeper-java default-jre-headless
 # A file's tests stay together on one worker: they share what the file has trained, and its one Chromium. A worker
 # waits for half of its time, for pages, programs and clocks: one more than there are processors, up to four.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((n < 3 ? n + 1 : 4)))
-KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h hot.h hot_state.h hot_finish.h hot_forward.h hot_backward.h hot_gradients.h hot_ring.h hot_phases.h hot_updates.h hot_late.h calls.h call_columns.h compile.py)
+KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h hot.h hot_state.h hot_finish.h hot_forward.h hot_backward.h hot_gradients.h hot_ring.h hot_phases.h hot_updates.h hot_late.h errors.h calls.h call_columns.h call_methods.h compile.py)
 
 .PHONY: demo test trackers_row others_row fresh collected lint sentences js trackers ray replicas dialect promtool capabilities faults soak detection packages browser clickhouse compiler node clean
 .DELETE_ON_ERROR:

@@ -46,6 +46,11 @@ def is_from_signal(error: BaseException | None) -> bool:
     return False
 
 
+def is_scripts(error: BaseException) -> bool:
+    """Whether what our code has raised is to reach the script: no failure of ours, but a signal."""
+    return not isinstance(error, Exception) or is_from_signal(error)
+
+
 def _is_handler(frame: FrameType, interrupted: FrameType) -> bool:
     given = inspect.getargvalues(frame)
     values = [*(given.locals.get(name) for name in given.args), *given.locals.get(given.varargs or "", ())]

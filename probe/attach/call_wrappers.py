@@ -57,17 +57,20 @@ def _wrapped_call_impl(self, *args, **kwargs):
     if is_compiling():
         return original(self, *args, **kwargs)
     # No Python function is called here: dynamo, which may run the caller, would compile it.
-    begin = armed.begin_forward
-    followed = begin is not None and begin(self, args, kwargs)
-    if followed:
+    followed, begin = False, armed.begin_forward
+    if begin is not None:
         try:
-            output = inherited(self, *args, **kwargs)
+            followed = begin(self, args, kwargs)
+            if followed:
+                output = inherited(self, *args, **kwargs)
+                end = armed.end_forward
+                is_held = end is not None and end(output)
         except BaseException as error:
             hide_own_frames(error.__traceback__)
             armed.follower.forward_raised(error)
             raise
-        end = armed.end_forward
-        if end is None or not end(output):
+    if followed:
+        if not is_held:
             armed.follower.forward_was_odd(output)
         return output
     if followed is None or id(self) not in related:

@@ -234,10 +234,18 @@ class _Functions:
         armed = armed_calls
 
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+            followed: bool | None = False
             begin = armed.begin_backward
-            followed = begin is not None and begin(tensors, grad_tensors)
-            if followed:
-                return _followed_backward(original, tensors, grad_tensors, args, kwargs)
+            if begin is not None:
+                # A signal's handler may raise as soon as C has been asked.
+                try:
+                    followed = begin(tensors, grad_tensors)
+                    if followed:
+                        return _followed_backward(original, tensors, grad_tensors, args, kwargs)
+                except BaseException:
+                    if armed.follower is not None:
+                        armed.follower.backward_raised(tensors)
+                    raise
             if followed is None:
                 return original(tensors, grad_tensors, *args, **kwargs)
             # A backward inside a backward is reentrant checkpointing, not the training loop's.
@@ -348,16 +356,10 @@ class _Functions:
 def _followed_backward(
     original: Callable[..., Any], tensors: Any, grad_tensors: Any, args: Any, kwargs: Any
 ) -> Any:
-    """Run a backward whose beginning C has followed."""
-    follower = armed_calls.follower
-    assert follower is not None
-    try:
-        result = original(tensors, grad_tensors, *args, **kwargs)
-    except BaseException:
-        follower.backward_raised(tensors)
-        raise
-    end = armed_calls.end_backward
-    if end is None or not end():
+    """Run a backward whose beginning C has followed; who calls tells the follower of what it raises."""
+    result = original(tensors, grad_tensors, *args, **kwargs)
+    end, follower = armed_calls.end_backward, armed_calls.follower
+    if (end is None or not end()) and follower is not None:
         follower.backward_was_odd(tensors)
     return result
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from ...guard import is_scripts
 from ..statistics.torch_statistics import ROWS, Floats
 from . import tensor_reader
 from .compile import FOLDER, LIBRARY_NAME, source_id
@@ -253,6 +254,31 @@ class _Method(ctypes.Structure):
     ]
 
 
+_ERROR_FUNCTIONS: Final = (
+    *("PyObject_Vectorcall", "Py_DecRef", "PyErr_Occurred", "PyErr_Fetch", "PyErr_NormalizeException"),
+    *("PyErr_Restore", "PyException_SetTraceback", "PyException_SetContext"),
+)
+
+
+class _ErrorApi(ctypes.Structure):
+    """Mirrors `ErrorApi`."""
+
+    _fields_ = [
+        ("functions", ctypes.c_void_p * len(_ERROR_FUNCTIONS)),
+        ("is_scripts", ctypes.c_void_p),
+        ("yes", ctypes.c_void_p),
+    ]
+
+
+@cache
+def _error_api() -> _ErrorApi:
+    """How callbacks tell failures of ours from what the script is to get."""
+    api = _ErrorApi(is_scripts=id(is_scripts), yes=id(True))
+    found = [ctypes.cast(ctypes.pythonapi[name], ctypes.c_void_p).value for name in _ERROR_FUNCTIONS]
+    api.functions[:] = found
+    return api
+
+
 _numbers: Final[dict[int, int]] = {}
 """Those that methods are given as `self`, which live as long as the process."""
 
@@ -265,6 +291,7 @@ def methods_of(library: ctypes.PyDLL, name: str, *, numbered: str = "") -> dict[
         name: of the function.
         numbered: of the method of which there are many; with a number it makes the one that has it as `self`.
     """
+    _function(library, "nanscope_errors_use", None, ctypes.c_void_p)(ctypes.addressof(_error_api()))
     first = _function(library, name, ctypes.c_void_p)()
     make = ctypes.PYFUNCTYPE(ctypes.py_object, *[ctypes.c_void_p] * 3)(
         ("PyCFunction_NewEx", ctypes.pythonapi)

@@ -43,8 +43,8 @@ OUTPUT: Final = np.dtype(
 )
 _FUNCTIONS: Final = (
     *("PyObject_Vectorcall", "PyObject_GetAttr", "PyWeakref_NewRef", "PyWeakref_GetObject"),
-    *("PyLong_FromLongLong", "PyLong_AsLongLong", "Py_IncRef", "Py_DecRef", "PyErr_Occurred"),
-    *("PyErr_Clear", "PyThread_get_thread_ident", "PyByteArray_FromStringAndSize", "PyByteArray_AsString"),
+    *("PyLong_FromLongLong", "PyLong_AsLongLong", "Py_IncRef", "Py_DecRef"),
+    *("PyThread_get_thread_ident", "PyByteArray_FromStringAndSize", "PyByteArray_AsString"),
 )
 _NO_TASK: Final = -1
 _Pointer = ctypes.c_void_p

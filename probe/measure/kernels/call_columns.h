@@ -82,7 +82,7 @@ static Object *calls_columns(Object *self, Object *number) {
     if (rows <= 0 || observed.call_count == 0) return nothing();
     Object *made = call_api.new_bytes(NULL, (ptrdiff_t)(before + observed.activity_bytes));
     if (made == NULL) {
-        call_api.clear_error();
+        settle_error();
         return nothing();
     }
     char *memory = call_api.bytes_of(made);
@@ -123,7 +123,7 @@ static Object *calls_pack(Object *self, Object *given) {
     const CallColumns columns = columns_in(memory, rows);
     Object *packed = call_api.new_bytes(NULL, (ptrdiff_t)(head + COLUMN_COUNT * (wide + marks)));
     if (packed == NULL) {
-        call_api.clear_error();
+        settle_error();
         return nothing();
     }
     char *place = call_api.bytes_of(packed);

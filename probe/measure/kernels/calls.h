@@ -25,8 +25,6 @@ typedef struct {
     long long (*as_int)(Object *);
     void (*keep)(Object *);
     void (*release)(Object *);
-    Object *(*error)(void);
-    void (*clear_error)(void);
     unsigned long (*thread)(void);
     Object *(*new_bytes)(const char *, ptrdiff_t); /* PyByteArray_FromStringAndSize */
     char *(*bytes_of)(Object *);                   /* PyByteArray_AsString */
@@ -177,9 +175,10 @@ EXPORT int64_t nanscope_calls_open(const KnownModule *known, int64_t flags) {
 
 /* Whether a question of one argument or none has this answer, a singleton. */
 static int is_answer(Object *ask, Object *argument, const Object *wanted) {
+    if (is_struck()) return 0;
     Object *value = call_api.call(ask, &argument, argument != NULL, NULL);
     if (value == NULL) {
-        call_api.clear_error();
+        settle_error();
         return 0;
     }
     call_api.release(value);
@@ -189,19 +188,19 @@ static int is_answer(Object *ask, Object *argument, const Object *wanted) {
 static int64_t version_of(Object *tensor) {
     Object *value = call_api.get_attribute(tensor, call_api.name_version);
     if (value == NULL) {
-        call_api.clear_error();
+        settle_error();
         return -1;
     }
     int64_t version = call_api.as_int(value);
     call_api.release(value);
-    if (version == -1 && call_api.error()) call_api.clear_error();
+    if (version == -1) settle_error();
     return version;
 }
 
 static int is_module_compiled(Object *module) {
     Object *value = call_api.get_attribute(module, call_api.name_compiled);
     if (value == NULL) {
-        call_api.clear_error();
+        settle_error();
         return 0;
     }
     call_api.release(value);
@@ -315,7 +314,7 @@ static int measure_output(int64_t number, Object *tensor) {
         return 1;
     }
     if (call_api.reader->describe(tensor, &t)) {
-        call_api.clear_error();
+        settle_error();
         return 0;
     }
     int64_t size = dense_size(&t);
@@ -344,7 +343,7 @@ static int measure_output(int64_t number, Object *tensor) {
     observed.output_count++;
     release_last();
     calls.last = call_api.new_reference(tensor, NULL);
-    if (calls.last == NULL) call_api.clear_error();
+    if (calls.last == NULL) settle_error();
     calls.last_version = version;
     calls.last_output = at;
     return is_whole ? 1 : -1;
@@ -353,9 +352,9 @@ static int measure_output(int64_t number, Object *tensor) {
 /* Have Python look at what a call has returned. */
 static void pass_to_python(Object *token, Object *value, int64_t output) {
     Object *number = call_api.number(output);
-    if (number == NULL || observed.unusual == NULL) {
+    if (number == NULL || observed.unusual == NULL || is_struck()) {
         if (number) call_api.release(number);
-        else call_api.clear_error();
+        else settle_error();
         return;
     }
     Object *arguments[3] = {token, value, number}, *function = observed.unusual;
@@ -364,7 +363,7 @@ static void pass_to_python(Object *token, Object *value, int64_t output) {
     call_api.release(function);
     call_api.release(number);
     if (result) call_api.release(result);
-    else call_api.clear_error();
+    else settle_error();
 }
 
 /* leave(token, output): the call has returned. */
@@ -404,19 +403,4 @@ static Object *calls_abandon(Object *self, Object *token) {
 
 static int64_t observation_ns(void) { return observed.own_ns; }
 
-static Method calls_methods[] = {
-    {"enter", (void *)calls_enter, FAST_CALL, NULL},
-    {"leave", (void *)calls_leave, FAST_CALL, NULL},
-    {"measure", (void *)calls_measure, FAST_CALL, NULL},
-    {"abandon", (void *)calls_abandon, ONE_ARGUMENT, NULL},
-    {"begin", (void *)calls_begin, ONE_ARGUMENT, NULL},
-    {"end", (void *)calls_end, NO_ARGUMENTS, NULL},
-    {"settle", (void *)calls_settle, NO_ARGUMENTS, NULL},
-    {"columns", (void *)calls_columns, ONE_ARGUMENT, NULL},
-    {"pack", (void *)calls_pack, ONE_ARGUMENT, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-EXPORT Method *nanscope_calls_methods(void) { return calls_methods; }
-
-EXPORT void nanscope_calls_use(const CallApi *api) { call_api = *api; }
+#include "call_methods.h"

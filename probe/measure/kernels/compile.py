@@ -21,6 +21,7 @@ FOLDER: Final = Path(__file__).parent
 LIBRARY_NAME: Final = "_kernel.so"
 _SOURCES: Final = (
     *("kernel.c", "passes.h", "sampled.h", "histograms.h", "gather.h", "calls.h", "call_columns.h"),
+    *("call_methods.h", "errors.h"),
     *(
         "hot.h",
         "hot_state.h",

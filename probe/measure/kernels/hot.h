@@ -8,10 +8,11 @@
  * and checks. One training of a process can be armed at a time. `hot_state.h` has what is known of the loop and of the
  * step under way. `hot_forward.h` and `hot_backward.h` follow the calls, `hot_finish.h` the end of a step;
  * `hot_gradients.h` finds the gradients, `hot_ring.h` writes records, `hot_updates.h` looks at updates,
- * `hot_phases.h` adds up what the phases of a step take. Where gradients lie on a device, or their verdict may be late,
- * Python measures them instead: `hot_late.h`.
+ * `hot_phases.h` adds up what the phases of a step take, `errors.h` keeps what a signal's handler raises meanwhile.
+ * Where gradients lie on a device, or their verdict may be late, Python measures them instead: `hot_late.h`.
  */
 #include "hot_state.h"
+#include "errors.h"
 
 INLINE int64_t now_ns(void) {
     struct timespec t;
@@ -67,14 +68,15 @@ static int64_t tensor_version(const Object *tensor) {
 static int is_true(Object *object, Object *name) {
     Object *value = hot_api.get_attribute(object, name);
     if (value) hot_api.release(value); /* compared only: it is a singleton */
-    else hot_api.clear_error();
+    else settle_error();
     return value == hot_api.yes;
 }
 
-/* Call with no arguments or some; NULL, and no error, where it raises. */
+/* Call with no arguments or some; NULL, and no error, where it raises, or one before has raised for the script. */
 static Object *call_quietly(Object *function, Object *const *given, size_t count) {
+    if (is_struck()) return NULL;
     Object *result = hot_api.call(function, given, count, NULL);
-    if (result == NULL) hot_api.clear_error();
+    if (result == NULL) settle_error();
     return result;
 }
 
@@ -181,19 +183,32 @@ typedef struct {
 
 enum { NO_ARGUMENTS = 4, ONE_ARGUMENT = 8, FAST_CALL = 0x80 };
 
+RAISING_FAST(hot_begin_forward)
+RAISING(hot_end_forward)
+RAISING(hot_receive)
+RAISING_FAST(hot_after_scale)
+RAISING_FAST(hot_after_scaler_step)
+RAISING_FAST(hot_begin_backward)
+RAISING(hot_end_backward)
+RAISING(hot_before_clip)
+RAISING_FAST(hot_before_step)
+RAISING(hot_after_step)
+RAISING_FAST(hot_count_step)
+RAISING(hot_pass_step)
+
 static Method hot_methods[] = {
-    {"begin_forward", (void *)hot_begin_forward, FAST_CALL, NULL},
-    {"end_forward", (void *)hot_end_forward, ONE_ARGUMENT, NULL},
-    {"receive", (void *)hot_receive, ONE_ARGUMENT, NULL},
-    {"after_scale", (void *)hot_after_scale, FAST_CALL, NULL},
-    {"after_scaler_step", (void *)hot_after_scaler_step, FAST_CALL, NULL},
-    {"begin_backward", (void *)hot_begin_backward, FAST_CALL, NULL},
-    {"end_backward", (void *)hot_end_backward, NO_ARGUMENTS, NULL},
-    {"before_clip", (void *)hot_before_clip, NO_ARGUMENTS, NULL},
-    {"before_step", (void *)hot_before_step, FAST_CALL, NULL},
-    {"after_step", (void *)hot_after_step, ONE_ARGUMENT, NULL},
-    {"count_step", (void *)hot_count_step, FAST_CALL, NULL},
-    {"pass_step", (void *)hot_pass_step, ONE_ARGUMENT, NULL},
+    {"begin_forward", (void *)hot_begin_forward_or_raise, FAST_CALL, NULL},
+    {"end_forward", (void *)hot_end_forward_or_raise, ONE_ARGUMENT, NULL},
+    {"receive", (void *)hot_receive_or_raise, ONE_ARGUMENT, NULL},
+    {"after_scale", (void *)hot_after_scale_or_raise, FAST_CALL, NULL},
+    {"after_scaler_step", (void *)hot_after_scaler_step_or_raise, FAST_CALL, NULL},
+    {"begin_backward", (void *)hot_begin_backward_or_raise, FAST_CALL, NULL},
+    {"end_backward", (void *)hot_end_backward_or_raise, NO_ARGUMENTS, NULL},
+    {"before_clip", (void *)hot_before_clip_or_raise, NO_ARGUMENTS, NULL},
+    {"before_step", (void *)hot_before_step_or_raise, FAST_CALL, NULL},
+    {"after_step", (void *)hot_after_step_or_raise, ONE_ARGUMENT, NULL},
+    {"count_step", (void *)hot_count_step_or_raise, FAST_CALL, NULL},
+    {"pass_step", (void *)hot_pass_step_or_raise, ONE_ARGUMENT, NULL},
     {NULL, NULL, 0, NULL},
 };
 

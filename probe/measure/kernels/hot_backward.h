@@ -85,7 +85,7 @@ static Object *only_loss(Object *given) {
 static int loss_is_as_learned(Object *loss, const HotMicroStep *learned) {
     Object *node = hot_api.get_attribute(loss, hot_api.name_grad_fn);
     if (node == NULL) {
-        hot_api.clear_error();
+        settle_error();
         return 0;
     }
     int is_same = type_of(node) == learned->loss_node;
@@ -184,7 +184,7 @@ static Object *hot_end_backward(Object *self, Object *nothing) {
         if (again) hot.news_at_ns = hot_api.as_int(again);
         if (again) hot_api.release(again);
         if (hot.news_at_ns < 0) hot.news_at_ns = 0;
-        if (hot_api.error()) hot_api.clear_error();
+        settle_error();
     }
     hot.step_own_ns += now_ns() - started;
     return answer(1); /* also where it has gone the slow way meanwhile: with a backward that is over */

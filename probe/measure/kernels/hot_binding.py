@@ -44,7 +44,7 @@ _FUNCTIONS: Final = (
     *("PyDict_Next", "PyDict_Copy", "PyList_GetSlice", "PyList_SetItem", "PyTuple_New", "PyTuple_SetItem"),
     *("PyObject_Vectorcall", "PyDict_SetItem", "PyObject_GetAttr", "PyObject_SetAttr"),
     *("PyWeakref_NewRef", "PyLong_AsLongLong", "PyFloat_AsDouble", "Py_IncRef"),
-    *("Py_DecRef", "PyLong_FromUnsignedLongLong", "PyErr_Clear", "PyErr_Occurred"),
+    *("Py_DecRef", "PyLong_FromUnsignedLongLong"),
     *("PyThread_get_thread_ident", "PyEval_SaveThread"),
     *("PyEval_RestoreThread", "PyEval_GetFrame", "PyFrame_GetBack", "PyFrame_GetCode", "PyFrame_GetLasti"),
 )

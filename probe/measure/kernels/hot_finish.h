@@ -48,7 +48,7 @@ static int has_thawed(void) {
 static int has_same_groups(Object *optimizer) {
     Object *groups = hot_api.get_attribute(optimizer, hot_api.name_groups);
     if (groups == NULL) {
-        hot_api.clear_error();
+        settle_error();
         return 0;
     }
     int is_same = type_of(groups) == hot_api.list_type && hot_api.list_size(groups) == hot_loop.group_count;

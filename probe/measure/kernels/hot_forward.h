@@ -32,7 +32,7 @@ static int note_tensor(Object *value, Noted *noted) {
     if (device == ON_CPU && kind_of_dtype(type) && elements > noted->largest) noted->largest = elements;
     if (hot_api.storage_size(tensor, &storage)) return 0;
     Object *needs_gradient = hot_api.get_attribute(value, hot_api.name_requires_grad);
-    if (needs_gradient == NULL) hot_api.clear_error();
+    if (needs_gradient == NULL) settle_error();
     else hot_api.release(needs_gradient);
     const int64_t version = tensor_version(value);
     if (needs_gradient != hot_api.no || version < 0) return 0;
@@ -89,7 +89,7 @@ static Object *copy_containers(Object *value) {
         Object *copy = hot_api.dict_copy(value);
         while (copy && hot_api.dict_next(value, &at, &key, &item)) {
             Object *inner = is_container(item) ? copy_containers(item) : NULL;
-            if (inner && hot_api.dict_set(copy, key, inner)) hot_api.clear_error();
+            if (inner && hot_api.dict_set(copy, key, inner)) settle_error();
             if (inner) hot_api.release(inner);
         }
         return copy;
@@ -183,7 +183,7 @@ static int keep_inputs(Object *args, Object *kwargs, const Noted *noted, HotCall
     kept_now.args = noted->containers ? copy_containers(args) : kept(args);
     kept_now.kwargs = noted->containers ? copy_containers(kwargs) : kept(kwargs);
     if (kept_now.args == NULL || kept_now.kwargs == NULL) {
-        hot_api.clear_error();
+        settle_error();
         drop_inputs(&kept_now);
         return 0;
     }
@@ -244,7 +244,7 @@ static int hook_output(Object *output, Object *receive, Object **life) {
     Object *register_hooks = node ? hot_api.get_attribute(node, hot_api.name_register) : NULL;
     if (node) hot_api.release(node);
     if (register_hooks == NULL) {
-        hot_api.clear_error();
+        settle_error();
         return 0;
     }
     Object *table = hot_api.call(hot_loop.hook_table, NULL, 0, NULL), *done = NULL;
@@ -253,7 +253,7 @@ static int hook_output(Object *output, Object *receive, Object **life) {
         done = hot_api.call(register_hooks, &output, 1, NULL);
     if (done) hot_api.release(done);
     if (done) *life = hot_api.weak_reference(table, NULL);
-    if (done == NULL || *life == NULL) hot_api.clear_error();
+    if (done == NULL || *life == NULL) settle_error();
     if (table) hot_api.release(table);
     hot_api.release(register_hooks);
     return done != NULL;
@@ -277,7 +277,7 @@ static int hold_output(Object *output, HotOutput *place) {
     if (place->number) place->held = place->is_weak ? hot_api.weak_reference(output, NULL) : kept(output);
     if (number) hot_api.release(number);
     if (node) hot_api.release(node);
-    if (place->held == NULL) hot_api.clear_error();
+    if (place->held == NULL) settle_error();
     return place->held != NULL;
 }
 
@@ -314,7 +314,7 @@ static Object *hot_end_forward(Object *self, Object *output) {
     if (is_observed_step(hot.step)) {
         hot.step_own_ns += observed_ns;
         is_answered(hot_loop.end_observation, &output, 1);
-        if (!hot.armed || hot.state != IN_FORWARD) return answer(0);
+        if (is_struck() || !hot.armed || hot.state != IN_FORWARD) return answer(0);
     }
     hot.state = AFTER_FORWARD;
     Object *list = NULL;

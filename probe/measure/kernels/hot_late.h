@@ -9,6 +9,7 @@ enum { GIVEN = 5 };
 
 /* Ask a function of Python: whether it says yes; -1 where it raises, a Ctrl-C say, which goes on to the script. */
 static int ask(Object *function, Object *const *given, size_t count) {
+    if (is_struck()) return -1;
     Object *said = hot_api.call(function, given, count, NULL);
     if (said == NULL) {
         hot.armed = 0;

@@ -40,8 +40,6 @@ typedef struct {
     void (*keep)(Object *);
     void (*release)(Object *);
     Object *(*new_int)(unsigned long long);
-    void (*clear_error)(void);
-    Object *(*error)(void);
     unsigned long (*thread)(void);
     void *(*unlock)(void);
     void (*lock)(void *);

@@ -1,0 +1,85 @@
+/* What Python code raises that a callback of ours calls: a part of hot.h.
+ *
+ * A failure of ours is cleared. What a signal handler raised meanwhile, or a Ctrl-C, is the script's: it is kept until
+ * the callback returns, and leaves the script's own call then. */
+
+/* Mirrored by binding.py. */
+typedef struct {
+    Object *(*call)(Object *, Object *const *, size_t, Object *);
+    void (*release)(Object *);
+    Object *(*occurred)(void);
+    void (*fetch)(Object **, Object **, Object **);
+    void (*normalize)(Object **, Object **, Object **);
+    void (*restore)(Object *, Object *, Object *); /* takes the references */
+    int (*set_traceback)(Object *, Object *);
+    void (*set_context)(Object *, Object *); /* takes the reference to the second one */
+    Object *is_scripts; /* (error): whether it is the script's */
+    Object *yes;
+} ErrorApi;
+
+typedef struct {
+    Object *kind, *error, *trace;
+} Raised;
+
+static ErrorApi errors;
+static __thread Raised struck; /* what is to leave the callback under way on this thread */
+
+EXPORT void nanscope_errors_use(const ErrorApi *api) { errors = *api; }
+
+static Raised take_error(void) {
+    Raised raised = {NULL, NULL, NULL};
+    errors.fetch(&raised.kind, &raised.error, &raised.trace);
+    errors.normalize(&raised.kind, &raised.error, &raised.trace);
+    if (raised.trace) errors.set_traceback(raised.error, raised.trace);
+    return raised;
+}
+
+static void let_go(Raised *raised) {
+    errors.release(raised->kind);
+    if (raised->error) errors.release(raised->error);
+    if (raised->trace) errors.release(raised->trace);
+}
+
+INLINE int is_struck(void) { return struck.error != NULL; }
+
+/* Clear the error of a call of ours, if there is one; the script's is kept. */
+static void settle_error(void) {
+    if (!errors.occurred()) return;
+    Raised raised = take_error();
+    if (is_struck() || raised.error == NULL) {
+        let_go(&raised);
+        return;
+    }
+    Object *said = errors.call(errors.is_scripts, &raised.error, 1, NULL);
+    if (said) {
+        errors.release(said); /* compared only: it is a singleton */
+        if (said == errors.yes) struck = raised;
+        else let_go(&raised);
+        return;
+    }
+    /* Only a signal's handler raises in the middle of that question. */
+    struck = take_error();
+    Object *before = raised.error;
+    raised.error = NULL;
+    let_go(&raised);
+    errors.set_context(struck.error, before);
+}
+
+/* What a callback returns: the result, or what is to leave it. */
+static Object *or_raise(Object *result) {
+    if (!is_struck()) return result;
+    Raised raised = struck;
+    struck = (Raised){NULL, NULL, NULL};
+    if (result) errors.release(result);
+    hot.armed = 0; /* the slow way goes on */
+    errors.restore(raised.kind, raised.error, raised.trace);
+    return NULL;
+}
+
+/* The functions that stand in tables of methods: `name` with what it may raise. */
+#define RAISING(name) \
+    static Object *name##_or_raise(Object *self, Object *given) { return or_raise(name(self, given)); }
+#define RAISING_FAST(name) \
+    static Object *name##_or_raise(Object *self, Object *const *given, ptrdiff_t count) { \
+        return or_raise(name(self, given, count)); \
+    }

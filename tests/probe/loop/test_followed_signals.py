@@ -1,0 +1,129 @@
+"""What a signal's handler raises in code that C calls leaves the script's own call; training goes on."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import pytest
+from armed_training import ARMED_AT, Training, calls_state, watched_training, why_not
+
+from probe.delivery.journal.journal_reader import read_stream
+from probe.loop import fast_path
+from probe.loop.followed_training import FollowedTraining
+from probe.measure.kernels import hot_binding
+from probe.wire import Frame, decode_record
+
+pytestmark = [
+    pytest.mark.skipif(hot_binding.status().calls is None, reason=hot_binding.status().reason),
+    pytest.mark.usefixtures("nothing_switched_off", "one_thread"),
+]
+PLACES = ("_note_stack", "_glance", "_observe", "end_forward", "_add_more", "_on_news")
+STEPS = 130
+"""Within so many steps each of them is called; a training that was given back is followed again."""
+
+
+class Strikes:
+    """Signals that strike in the middle of our code, and what the script has of them."""
+
+    def __init__(self) -> None:
+        self.due, self.caught = "", 0
+        self.error: type[BaseException] = TimeoutError
+        self.raised: list[str] = []
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        self.raised.append(self.due)
+        self.due = ""
+        raise self.error("the step takes too long")
+
+    def strike_in(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same, and a signal in the middle of it where it is due, if C follows steps."""
+
+        def struck(*given: Any, **named: Any) -> Any:
+            result = function(*given, **named)
+            if self.due == name and calls_state().armed:
+                signal.raise_signal(signal.SIGUSR1)
+            return result
+
+        return struck
+
+    def train(self, training: Training, count: int) -> None:
+        """Steps, of which some are broken off."""
+        for _ in range(count):
+            try:
+                training.step()
+            except TimeoutError:
+                self.caught += 1
+
+
+@contextmanager
+def handled(number: int, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.fixture
+def strikes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Strikes]:
+    strikes = Strikes()
+    # Each time is waited for as the first one.
+    monkeypatch.setattr(fast_path, "_LONGEST_WAIT", fast_path.ARMED_AFTER)
+    for name in PLACES:
+        monkeypatch.setattr(FollowedTraining, name, strikes.strike_in(name, getattr(FollowedTraining, name)))
+    with handled(signal.SIGUSR1, strikes.handle):
+        yield strikes
+
+
+def frames_of(training: Training) -> list[Frame]:
+    recorder = training.run._recorder
+    assert recorder is not None
+    records = [decode_record(data) for _, data in read_stream(recorder.folder, "metrics")]
+    return [record for record in records if isinstance(record, Frame)]
+
+
+def follow_again(strikes: Strikes, training: Training) -> None:
+    for _ in range(STEPS):
+        strikes.train(training, 1)
+        if training.is_followed:
+            return
+    raise AssertionError(why_not())
+
+
+def strike(strikes: Strikes, training: Training, name: str) -> None:
+    """Train until the signal has struck there."""
+    strikes.due = name
+    fast = training.run._tracker.fast  # type: ignore[union-attr]
+    for _ in range(STEPS):
+        if name == "_on_news":
+            fast.tell_news()
+        strikes.train(training, 1)
+        if not strikes.due:
+            return
+    raise AssertionError(f"C has not called {name}")
+
+
+def test_script_has_what_a_handler_raises_in_code_that_c_calls(strikes: Strikes) -> None:
+    with watched_training(in_c=True) as training:
+        for at, name in enumerate(PLACES):
+            strike(strikes, training, name)
+            assert strikes.raised == [*PLACES[: at + 1]]
+            assert strikes.caught == at + 1, f"{name}: swallowed"
+            before = int(calls_state().step)
+            follow_again(strikes, training)
+            strikes.train(training, 2)
+            assert int(calls_state().step) > before
+    steps = [frame.step for frame in frames_of(training)]
+    assert steps == sorted(set(steps)) and len(steps) > len(PLACES) + ARMED_AT
+
+
+def test_ctrl_c_is_none_of_our_failures(strikes: Strikes, monkeypatch: pytest.MonkeyPatch) -> None:
+    with watched_training(in_c=True) as training:
+        monkeypatch.setattr(strikes, "error", KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            strike(strikes, training, "_on_news")
+        follow_again(strikes, training)
