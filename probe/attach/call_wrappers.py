@@ -67,7 +67,8 @@ def _wrapped_call_impl(self, *args, **kwargs):
                 is_held = end is not None and end(output)
         except BaseException as error:
             hide_own_frames(error.__traceback__)
-            armed.follower.forward_raised(error)
+            if armed.follower is not None:
+                armed.follower.forward_raised(error)
             raise
     if followed:
         if not is_held:
@@ -141,9 +142,11 @@ class CallWrappers:
         """Put `nn.Module.__call__` back; idempotent."""
         if self._everywhere is None:
             return
-        wrapper, self._everywhere = self._everywhere, None
+        wrapper = self._everywhere
         if not module_call.put_back(wrapper):
             wrapper.__globals__["dispatch"] = _pass_on
+        # Last, as everywhere here: a signal's handler may raise in between, and then it is done again.
+        self._everywhere = None
 
     def wrap_class(self, owner: type[nn.Module]) -> None:
         """Give a class a `__call__`; nothing to do if it has ours."""
@@ -159,19 +162,26 @@ class CallWrappers:
             scope["inherited"] = _build(_INHERITED_SOURCE, scope, IMPLEMENTATION)
         wrapper = _build(_CLASS_SOURCE, scope)
         self._of_class[owner] = wrapper, before
-        _put(owner, wrapper)
+        try:
+            _put(owner, wrapper)
+        except BaseException:
+            self._unwrap_class(owner)
+            raise
 
     def unwrap_classes(self, *, but: Container[type[nn.Module]] = ()) -> None:
         """Take ours from all classes that are not in `but`."""
         for owner in [owner for owner in self._of_class if owner not in but]:
-            wrapper, before = self._of_class.pop(owner)
-            if owner.__dict__.get("__call__") is not wrapper:
-                # Someone else has wrapped ours in the meantime: then theirs stays, and ours passes on.
-                continue
+            self._unwrap_class(owner)
+
+    def _unwrap_class(self, owner: type[nn.Module]) -> None:
+        wrapper, before = self._of_class[owner]
+        # Where someone else has wrapped ours in the meantime, theirs stays, and ours passes on.
+        if owner.__dict__.get("__call__") is wrapper:
             if before is None:
                 del owner.__call__
             else:
                 _put(owner, before)
+        del self._of_class[owner]
 
 
 def hide_own_frames(trace: TracebackType | None) -> None:

@@ -41,19 +41,25 @@ class ModuleCall:
             build: makes a wrapper of what is there now, with it as the global `original`.
             again: a wrapper that was put back; used instead of a new one where it stands for what is there.
         """
-        with self._lock:
-            original = nn.Module.__dict__[self.name]
-            wrapper = again
-            if wrapper is None or wrapper.__globals__["original"] is not original:
-                wrapper = build(original)
-            wrapper.__globals__[_IS_OVER] = False
-            self._put(wrapper, instead_of=original)
-            return wrapper
+        wrapper = again
+        try:
+            with self._lock:
+                original = nn.Module.__dict__[self.name]
+                if wrapper is None or wrapper.__globals__["original"] is not original:
+                    wrapper = build(original)
+                wrapper.__globals__[_IS_OVER] = False
+                self._put(wrapper, instead_of=original)
+        except BaseException:
+            # A signal's handler: nobody would know of the wrapper.
+            if wrapper is not None:
+                self.put_back(wrapper)
+            raise
+        return wrapper
 
     def put_back(self, wrapper: FunctionType) -> bool:
-        """Have what `wrapper` stands for there again; False where another's was put on top of it.
+        """Have what `wrapper` stands for there again; False where it is not on top. May be called again.
 
-        Its users have to have it do nothing in that case.
+        Where another's was put on top of it, its users have to have it do nothing in that case.
         """
         with self._lock:
             wrapper.__globals__[_IS_OVER] = True
@@ -74,8 +80,8 @@ class ModuleCall:
             own = present
             while _IS_OVER in getattr(own, "__globals__", {}):
                 own = own.__globals__["original"]
-            setattr(nn.Module, self.name, own)
             try:
+                setattr(nn.Module, self.name, own)
                 yield
             finally:
                 setattr(nn.Module, self.name, present)

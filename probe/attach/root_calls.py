@@ -209,11 +209,11 @@ class RootCalls:
     def dispatch(self, call: Call, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Run `call(module, *args, **kwargs)`; a session that watches it and has no root open is called."""
         callback = dynamo_callback()
-        if callback is not None:
-            # Called from a function that dynamo runs: it must compile what the user calls, nothing of ours.
-            set_dynamo_callback(None)
-            call = torch_dynamo.with_dynamo(callback, call)
         try:
+            if callback is not None:
+                # Called from a function that dynamo runs: it must compile what the user calls, not ours.
+                set_dynamo_callback(None)
+                call = torch_dynamo.with_dynamo(callback, call)
             watches = self._related.get(id(module))
             if watches is None:
                 watches = self._guard.run("roots", self._classify, module) or ()
@@ -245,9 +245,9 @@ class RootCalls:
         if id(module) not in self._found:
             self._guard.run("roots", self._note_root, module, fresh)
         before = mine.watches
-        mine.watches = before + fresh if before else fresh
-        mine.is_full = len(self._watches) == 1 or all(map(mine.watches.__contains__, self._watches))
         try:
+            mine.watches = before + fresh if before else fresh
+            mine.is_full = len(self._watches) == 1 or all(map(mine.watches.__contains__, self._watches))
             if len(fresh) == 1:
                 fresh[0].calls += 1
                 return fresh[0].listener.call_root(call, module, args, kwargs)

@@ -105,8 +105,8 @@ def allowed_to_wait() -> Iterator[None]:
     if not cuda_is_initialised() or torch.cuda.get_sync_debug_mode() != _RAISES:
         yield
         return
-    torch.cuda.set_sync_debug_mode("default")
     try:
+        torch.cuda.set_sync_debug_mode("default")
         yield
     finally:
         torch.cuda.set_sync_debug_mode("error")

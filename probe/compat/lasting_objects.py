@@ -24,8 +24,8 @@ def lasting() -> Iterator[None]:
         yield
         return
     gc.collect(1)
-    gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         _frozen_by_others = _frozen_by_others or gc.get_freeze_count() > 0

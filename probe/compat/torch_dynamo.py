@@ -63,9 +63,9 @@ def with_dynamo(callback: Any, call: Callable[P, R]) -> Callable[P, R]:
     """Return `call` as it is to be run after `set_dynamo_callback(None)`: with the `callback` from before."""
 
     def resumed(*args: P.args, **kwargs: P.kwargs) -> R:
-        # While it is set, dynamo would compile any Python function of ours.
-        set_dynamo_callback(callback)
         try:
+            # While it is set, dynamo would compile any Python function of ours.
+            set_dynamo_callback(callback)
             return call(*args, **kwargs)
         finally:
             set_dynamo_callback(None)
@@ -84,8 +84,8 @@ def unseen_by_dynamo(function: Callable[P, R]) -> Callable[P, R]:
         callback = dynamo_callback()
         if callback is None:
             return function(*args, **kwargs)
-        set_dynamo_callback(None)
         try:
+            set_dynamo_callback(None)
             return function(*args, **kwargs)
         finally:
             set_dynamo_callback(callback)

@@ -122,8 +122,8 @@ def module_calls_wrapped(wrap: Callable[[Callable[..., Any]], Callable[..., Any]
     # `__call__` goes through `_call_impl`, also where a wrapper of `__call__` kept torch's own function.
     name = IMPLEMENTATION if hasattr(nn.Module, IMPLEMENTATION) else "__call__"
     original = getattr(nn.Module, name)
-    setattr(nn.Module, name, wrap(original))
     try:
+        setattr(nn.Module, name, wrap(original))
         yield
     finally:
         setattr(nn.Module, name, original)

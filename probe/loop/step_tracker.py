@@ -101,14 +101,14 @@ class StepTracker:
                 end()
         self._failed.forget()
         capture = self._guard.run("capture", self._loop.begin_forward, root, args, kwargs)
-        self._measures.begin_forward(root, args, kwargs)
-        # What follows the call to its end is chosen when it begins.
+        # What follows the call to its end is chosen when it begins; a signal may strike in all that begins.
         after, raised = hooks.after_forward.calls, hooks.forward_raised.calls
-        for tell in hooks.before_forward.calls:
-            tell(root, args, kwargs)
-        self._root_is_open = True
-        self._phases.begin_forward(is_training=root.training)
         try:
+            self._root_is_open = True
+            self._measures.begin_forward(root, args, kwargs)
+            for tell in hooks.before_forward.calls:
+                tell(root, args, kwargs)
+            self._phases.begin_forward(is_training=root.training)
             output = call(root, *args, **kwargs)
         except BaseException as error:
             for end in raised:

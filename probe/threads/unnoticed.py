@@ -25,8 +25,8 @@ def unnoticed() -> Iterator[None]:
     if thread in _replaying:
         yield
         return
-    _replaying.add(thread)
     try:
+        _replaying.add(thread)
         yield
     finally:
         _replaying.discard(thread)

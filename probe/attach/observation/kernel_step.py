@@ -54,7 +54,8 @@ class KernelStep:
     """What the kernel is told of the outermost one, made once: to make it takes longer than the rest."""
 
     def __init__(self, functions: CallFunctions, index: ModuleIndex, guard: Guard) -> None:
-        self.functions, self.is_closed = functions, False
+        # Until it is whole: a signal's handler may raise before.
+        self.functions, self.is_closed = functions, True
         self._index, self._guard = index, guard
         self._other, self._other_of = TensorRows(), dict[int, int]()
         """Measured by torch, and of which call."""
@@ -64,6 +65,7 @@ class KernelStep:
         self.columns: Columns | None = None
         # The kernel does not keep it.
         self._unusual: Callable[[int, Any, int], None] | None = self._take_unusual
+        self.is_closed = False
 
     @classmethod
     def begin(

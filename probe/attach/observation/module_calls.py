@@ -128,11 +128,13 @@ class ModuleCalls:
         with self._lock:
             if observer not in self._observers:
                 return
-            self._observers.remove(observer)
-            if self._observers:
-                self._report_to(self._observers[-1])
+            others = [other for other in self._observers if other is not observer]
+            if others:
+                self._report_to(others[-1])
             else:
                 self._uninstall()
+            # Last: a signal's handler may raise before, and then it is done again.
+            self._observers = others
 
     def _report_to(self, observer: CallObserver) -> None:
         mine = threading.get_ident()
@@ -182,7 +184,8 @@ class ModuleCalls:
 
     def _uninstall(self) -> None:
         self._callbacks.silence()
-        if not self._place.put_back(self._wrappers[self._place].replaced):
+        known = self._wrappers.get(self._place)
+        if known is not None and not self._place.put_back(known.replaced):
             del self._wrappers[self._place]
 
 

@@ -256,7 +256,7 @@ class _Method(ctypes.Structure):
 
 _ERROR_FUNCTIONS: Final = (
     *("PyObject_Vectorcall", "Py_DecRef", "PyErr_Occurred", "PyErr_Fetch", "PyErr_NormalizeException"),
-    *("PyErr_Restore", "PyException_SetTraceback", "PyException_SetContext"),
+    *("PyErr_Restore", "PyException_SetTraceback"),
 )
 
 

@@ -12,7 +12,6 @@ typedef struct {
     void (*normalize)(Object **, Object **, Object **);
     void (*restore)(Object *, Object *, Object *); /* takes the references */
     int (*set_traceback)(Object *, Object *);
-    void (*set_context)(Object *, Object *); /* takes the reference to the second one */
     Object *is_scripts; /* (error): whether it is the script's */
     Object *yes;
 } ErrorApi;
@@ -20,6 +19,8 @@ typedef struct {
 typedef struct {
     Object *kind, *error, *trace;
 } Raised;
+
+enum { MOST_ASKED = 3 };
 
 static ErrorApi errors;
 static __thread Raised struck; /* what is to leave the callback under way on this thread */
@@ -42,27 +43,23 @@ static void let_go(Raised *raised) {
 
 INLINE int is_struck(void) { return struck.error != NULL; }
 
-/* Clear the error of a call of ours, if there is one; the script's is kept. */
+/* Clear the error of a call of ours, if there is one; the script's is kept. Asking may raise, too: a handler does, or
+ * there is no room left to ask in. Then that error is asked about instead. */
 static void settle_error(void) {
-    if (!errors.occurred()) return;
-    Raised raised = take_error();
-    if (is_struck() || raised.error == NULL) {
+    for (int asked = 0; asked < MOST_ASKED && errors.occurred(); asked++) {
+        Raised raised = take_error();
+        Object *said = is_struck() || raised.error == NULL ? NULL : errors.call(errors.is_scripts, &raised.error, 1, NULL);
+        if (said) errors.release(said); /* compared only: it is a singleton */
+        if (said == errors.yes) {
+            struck = raised;
+            return;
+        }
         let_go(&raised);
-        return;
     }
-    Object *said = errors.call(errors.is_scripts, &raised.error, 1, NULL);
-    if (said) {
-        errors.release(said); /* compared only: it is a singleton */
-        if (said == errors.yes) struck = raised;
-        else let_go(&raised);
-        return;
+    if (errors.occurred()) {
+        Raised unasked = take_error();
+        let_go(&unasked);
     }
-    /* Only a signal's handler raises in the middle of that question. */
-    struck = take_error();
-    Object *before = raised.error;
-    raised.error = NULL;
-    let_go(&raised);
-    errors.set_context(struck.error, before);
 }
 
 /* What a callback returns: the result, or what is to leave it. */

@@ -9,12 +9,16 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import torch
 from armed_training import ARMED_AT, Training, calls_state, watched_training, why_not
 
+from probe.attach import module_call
 from probe.delivery.journal.journal_reader import read_stream
 from probe.loop import fast_path
 from probe.loop.followed_training import FollowedTraining
 from probe.measure.kernels import hot_binding
+from probe.step.phase_times import PhaseTimes
+from probe.threads import unnoticed
 from probe.wire import Frame, decode_record
 
 pytestmark = [
@@ -45,6 +49,19 @@ class Strikes:
         def struck(*given: Any, **named: Any) -> Any:
             result = function(*given, **named)
             if self.due == name and calls_state().armed:
+                signal.raise_signal(signal.SIGUSR1)
+            return result
+
+        return struck
+
+    def strike_at(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same where Python follows the step, before it or behind it."""
+
+        def struck(*given: Any, **named: Any) -> Any:
+            if self.due == f"before {name}":
+                signal.raise_signal(signal.SIGUSR1)
+            result = function(*given, **named)
+            if self.due == f"behind {name}":
                 signal.raise_signal(signal.SIGUSR1)
             return result
 
@@ -119,6 +136,48 @@ def test_script_has_what_a_handler_raises_in_code_that_c_calls(strikes: Strikes)
             assert int(calls_state().step) > before
     steps = [frame.step for frame in frames_of(training)]
     assert steps == sorted(set(steps)) and len(steps) > len(PLACES) + ARMED_AT
+
+
+SLOW_PLACES: list[tuple[Any, str]] = [
+    (PhaseTimes, "begin_forward"),
+    (module_call, "tell_dynamo_of_call"),
+    (module_call.ModuleCall, "put_back"),
+]
+
+
+def test_nothing_stays_half_done_where_a_handler_raises_in_the_slow_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = {name: torch.nn.Module.__dict__[name] for name in ("__call__", "_call_impl")}
+    monkeypatch.setattr(fast_path, "_LONGEST_WAIT", fast_path.ARMED_AFTER)
+    strikes = Strikes()
+    for owner, name in SLOW_PLACES:
+        monkeypatch.setattr(owner, name, strikes.strike_at(name, getattr(owner, name)))
+    expected = [f"{when} {name}" for _, name in SLOW_PLACES for when in ("before", "behind")]
+    with handled(signal.SIGUSR1, strikes.handle), watched_training(in_c=True) as training:
+        for due in expected:
+            strikes.due = due
+            for _ in range(10 * STEPS):
+                # Module calls are observed now and then, and roots looked for.
+                training.run._tracker.fast.ask_for_a_look()  # type: ignore[union-attr]
+                strikes.train(training, 1)
+                if not strikes.due:
+                    break
+            follow_again(strikes, training)
+    assert strikes.raised == expected and strikes.caught == len(expected)
+    assert {name: torch.nn.Module.__dict__[name] for name in before} == before
+
+
+def test_block_that_a_handler_breaks_off_as_it_begins_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Struck(set[int]):
+        def add(self, thread: int) -> None:
+            super().add(thread)
+            raise TimeoutError
+
+    monkeypatch.setattr(unnoticed, "_replaying", Struck())
+    with pytest.raises(TimeoutError), unnoticed.unnoticed():
+        pass
+    assert not unnoticed.is_replaying()
 
 
 def test_ctrl_c_is_none_of_our_failures(strikes: Strikes, monkeypatch: pytest.MonkeyPatch) -> None:
