@@ -63,6 +63,9 @@ def run_script(
         is_quiet: say nothing on stderr.
     """
     environment = dict(os.environ)
+    # Absolute, so that programs which the script starts elsewhere take the same folder.
+    if spool is None and environment.get("NANSCOPE_SPOOL"):
+        spool = Path(environment["NANSCOPE_SPOOL"])
     folder = None if spool is None else str(spool.absolute())
     chosen = {"LEVEL": level, "SPOOL": folder, "CONNECT": connect, "QUIET": "1" if is_quiet else None}
     chosen["FIRST_STEP"] = None if first_step is None else str(first_step)
