@@ -14,7 +14,11 @@ from probe.wire import Event, Frame, RunEnd, decode_record
 SCRIPT = Path(__file__).parent / "scripts" / "closes_descriptors.py"
 
 
-@pytest.mark.parametrize("environment", [{}, {"UNMAPPED": "1"}], ids=["mapped", "pwrite"])
+@pytest.mark.parametrize(
+    "environment",
+    [{"NANSCOPE_CONNECT": ""}, {"UNMAPPED": "1", "NANSCOPE_CONNECT": "tcp://127.0.0.1:9"}],
+    ids=["mapped", "pwrite, with a helper"],
+)
 def test_script_that_closes_descriptors_keeps_its_files_and_its_record(
     forked: ForkedScripts, tmp_path: Path, environment: dict[str, str]
 ) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -21,15 +22,16 @@ if os.environ.get("UNMAPPED"):
     ring.map_written_file = lambda descriptor, size: None
 
 
-def descriptors(below: str) -> dict[int, str]:
-    """Return those that lead below a folder, and 0 to 2."""
+def descriptors(*, but: Collection[int] = ()) -> dict[int, str]:
+    """Return those that are open, of whatever kind, and where they lead."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{name}")
         except OSError:
             continue
-        if target.startswith(below) or int(name) <= 2:
+        # The list itself is one.
+        if int(name) not in but and not target.startswith("/proc/"):
             found[int(name)] = target
     return found
 
@@ -41,6 +43,7 @@ def main() -> None:
     torch.set_num_threads(1)
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    before = descriptors()
     run = probe.watch(model, optimizer, spool=spool, run="closes", quiet=True)
 
     def train(steps: int) -> None:
@@ -51,7 +54,7 @@ def main() -> None:
 
     train(300)
     time.sleep(0.3)
-    looks = [descriptors(spool)]
+    looks = [descriptors(but=before)]
     os.closerange(0, 256)
     mine = [os.open(f"{said}-{number}", os.O_RDWR | os.O_CREAT) for number in range(100)]
     for number in mine:
@@ -60,7 +63,7 @@ def main() -> None:
     time.sleep(1.2)
     train(100)
     run.close()
-    looks.append(descriptors(spool))
+    looks.append(descriptors())
     for number in mine:
         os.fstat(number)
     Path(said).write_text(json.dumps(looks))
