@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import zmq
@@ -40,6 +40,7 @@ from ..store.members import recorded_as
 from ..store.protocol import Store
 from ..throttle import is_loopback
 from .acknowledging import Acknowledging
+from .collector_status import CollectorStatus
 from .connections import Connections
 from .control_desk import ControlDesk
 from .curve import CurveGate, ServerKeys
@@ -57,31 +58,6 @@ _FULL_S: Final = 0.01
 _log = logging.getLogger(__name__)
 _MOST_TOLD: Final = 100
 """Holes in journals that are told one by one; all are counted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectorStatus:
-    """What the page and `doctor` show of the collector."""
-
-    endpoint: str = ""
-    helpers: int = 0
-    """Helpers that have proved the secret and have not been silent for a minute."""
-    refused_handshakes: int = 0
-    malformed_messages: int = 0
-    """Of helpers that have proved the secret."""
-    stranger_messages: int = 0
-    """Messages that could not be read, of whatever else has found the port."""
-    ended_connections: int = 0
-    """Connections that went beyond a limit, see `connections.py`."""
-    ended_reason: str = ""
-    """Why the newest of them was ended."""
-    batches: int = 0
-    last_message_time: float | None = None
-    """UNIX seconds."""
-    store_problem: str | None = None
-    """Why the last commit failed; None while all is well."""
-    losses: tuple[str, ...] = ()
-    """What helpers have said to be missing in journals, and of odd files; sentences, the first 100."""
 
 
 class Collector:

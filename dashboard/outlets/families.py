@@ -19,7 +19,7 @@ import numpy as np
 from probe import __version__
 from probe.wire import KINDS, SEVERITIES, Event
 
-from ..ingest.collector import CollectorStatus
+from ..ingest.collector_status import CollectorStatus
 from ..store.protocol import RankScalars, RunSummary, StepRange, Store
 from .status import OutletStatus
 

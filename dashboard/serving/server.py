@@ -39,7 +39,8 @@ from .serve_note import ServeNote
 from .spool_thread import SpoolThread
 
 if TYPE_CHECKING:
-    from ..ingest.collector import Collector, CollectorStatus
+    from ..ingest.collector import Collector
+    from ..ingest.collector_status import CollectorStatus
     from ..ingest.storage import StorageLine
     from ..live.hub import Hub
     from ..outlets.families import FamilyReader
@@ -204,7 +205,7 @@ class Server:
             self._undo.callback(self._outlets.stop)
 
     def _collector_status(self) -> CollectorStatus:
-        from ..ingest.collector import CollectorStatus
+        from ..ingest.collector_status import CollectorStatus
 
         return CollectorStatus() if self._collector is None else self._collector.status
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import page_runs
 import pytest
 
-from dashboard.ingest.collector import CollectorStatus
+from dashboard.ingest.collector_status import CollectorStatus
 from dashboard.outlets import families as families_module
 from dashboard.outlets.exposition import exposition
 from dashboard.outlets.families import MOST_CHARACTERS, Family, FamilyReader

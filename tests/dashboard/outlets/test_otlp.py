@@ -15,7 +15,7 @@ import page_runs
 import pytest
 from receiver import Answer, Receiver, Request, receiving, wait_for
 
-from dashboard.ingest.collector import CollectorStatus
+from dashboard.ingest.collector_status import CollectorStatus
 from dashboard.outlets.families import Family, FamilyReader
 from dashboard.outlets.news import News
 from dashboard.outlets.otlp import OtlpThread
