@@ -105,7 +105,7 @@ class Collector:
     @property
     def status(self) -> CollectorStatus:
         """A snapshot; may be read on any thread."""
-        return self._status
+        return replace(self._status, has_met_other_secret=self._peers.knows_other_secret)
 
     def start(self) -> str:
         """Bind and start the thread; return the endpoint with its real port.

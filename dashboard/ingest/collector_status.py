@@ -13,6 +13,8 @@ class CollectorStatus:
     helpers: int = 0
     """Helpers that have proved the secret and have not been silent for a minute."""
     refused_handshakes: int = 0
+    has_met_other_secret: bool = False
+    """Within the last minute a training's helper has come that knows another ingest secret."""
     malformed_messages: int = 0
     """Of helpers that have proved the secret."""
     stranger_messages: int = 0

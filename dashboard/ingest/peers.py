@@ -17,6 +17,8 @@ from ..throttle import Throttle, is_loopback
 MAX_PEERS: Final = 1024
 _SILENT_S: Final = 60.0
 """A peer that says nothing for this long is forgotten; a helper speaks every second."""
+_PROOF_S: Final = 5.0
+"""A helper with the same secret has proved it by then; one with another leaves, and tries again in 2 s."""
 
 
 @dataclass(slots=True)
@@ -55,6 +57,13 @@ class Peers:
         self._secret = secret
         self.throttle = Throttle()
         self.known: OrderedDict[bytes, Peer] = OrderedDict()
+        self._left_at = -_SILENT_S
+        """When it was last seen that somebody had said hello, and had left without a proof."""
+
+    @property
+    def knows_other_secret(self) -> bool:
+        """Whether a helper has come within the last minute that knows another secret. Any thread."""
+        return time.monotonic() - self._left_at < _SILENT_S
 
     def greet(self, identity: bytes, hello: Hello, address: str) -> Challenge | Refused:
         """Answer a hello: prove the secret, and have the peer prove it, or say why not."""
@@ -65,6 +74,9 @@ class Peers:
             reason = f"protocol version {hello.version}; this dashboard speaks {VERSION}"
             return Refused(reason=reason)
         nonce = os.urandom(32)
+        oldest = time.monotonic() - _PROOF_S
+        if any(not peer.proved and peer.heard < oldest for peer in self.known.values()):
+            self._left_at = time.monotonic()
         self._make_room()
         self.known[identity] = Peer(
             nonce,

@@ -19,6 +19,7 @@ from probe.settings.places import (
     DEFAULT_PAGE_PORT,
     ServeState,
     default_spool,
+    serve_state_path,
 )
 
 from ..ingest.watched_ranks import WatchedRanks
@@ -309,6 +310,12 @@ class Server:
             status = self._collector.status
             if status.store_problem:
                 found.append(f"The store takes no data: {status.store_problem}")
+            if status.has_met_other_secret:
+                found.append(
+                    f"A training tries to ship to {status.endpoint} with another ingest secret: nothing "
+                    "arrives. Where it runs, set NANSCOPE_SECRET to the `secret` in "
+                    f"{serve_state_path(self._environment)}"
+                )
             if status.ended_connections:
                 found.append(
                     f"{status.ended_connections:,} connections to {status.endpoint} were ended, the last for "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import re
 import socket
@@ -20,14 +21,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from ...settings.places import make_private_folder
+from ...settings.places import make_private_folder, write_private_file
 from ...wire.ordinary_files import ordinary_file
 
+_logger = logging.getLogger(__name__)
 _FLOCK: Final = struct.Struct("hhqqi0q")
 """C `struct flock` of 64-bit Linux: type, whence, start, length, pid."""
 _MAX_WAIT_S: Final = 10.0
 _LISTENING: Final = "listening"
 _LISTENING_S: Final = 3.0
+_REFUSAL: Final = "refusal"
+_MOST_REFUSAL: Final = 500
 _ENTRY: Final = Path(__file__).with_name("helper_entry.py")
 
 
@@ -46,6 +50,7 @@ def note_listening(run_folder: Path, *, is_listening: bool) -> None:
     """Tell this host's trainers whether a dashboard takes what they write; to be repeated every second."""
     path = host_folder(run_folder) / _LISTENING
     with contextlib.suppress(OSError):
+        path.with_name(_REFUSAL).unlink(missing_ok=True)
         if is_listening:
             path.touch(mode=0o600)
         else:
@@ -65,6 +70,12 @@ def is_listened_to(run_folder: Path) -> bool:
 def _listening_path(run_folder: Path) -> str:
     """What `note_listening` touches; the recorder's thread asks five times a second."""
     return str(host_folder(run_folder) / _LISTENING)
+
+
+def note_refusal(run_folder: Path, reason: str) -> None:
+    """Tell this host's trainers why a dashboard takes nothing, until `note_listening` is called."""
+    with contextlib.suppress(OSError):
+        write_private_file(host_folder(run_folder) / _REFUSAL, reason.encode())
 
 
 def lock_owner(path: Path) -> int | None:
@@ -140,6 +151,7 @@ class HelperKeeper:
         self._lock = lock_path(host_folder(run_folder))
         self._starts = 0
         self._next_start = 0.0
+        self._has_told = False
 
     def ensure(self, *, is_last: bool = False) -> str | None:
         """Start a helper if none is alive and it is time to; return what went wrong, or None.
@@ -149,6 +161,7 @@ class HelperKeeper:
         """
         if lock_owner(self._lock) is not None:
             self._starts = 0
+            self._tell_of_refusal()
             return None
         now = time.monotonic()
         if now < self._next_start and not is_last:
@@ -156,3 +169,19 @@ class HelperKeeper:
         self._starts += 1
         self._next_start = now + min(_MAX_WAIT_S, 2.0**self._starts)
         return start_helper(self._run_folder, self._connect)
+
+    def _tell_of_refusal(self) -> None:
+        """Say it once if a dashboard that is there takes nothing."""
+        path = self._lock.with_name(_REFUSAL)
+        if self._has_told or not path.exists():
+            return
+        self._has_told = True
+        with contextlib.suppress(OSError):
+            with ordinary_file(path) as descriptor:
+                reason = os.read(descriptor, _MOST_REFUSAL).decode(errors="replace")
+            _logger.warning(
+                "nanscope: this run is recorded in %s, but %s. Set NANSCOPE_SECRET to the `secret` in that "
+                "dashboard's serve.json, or NANSCOPE_KEYS to the file that its `dashboard keygen` wrote",
+                self._run_folder,
+                reason,
+            )

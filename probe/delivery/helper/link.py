@@ -102,6 +102,8 @@ class Link:
         """The collector has proved the secret; batches may be sent."""
         self.failed: str | None = None
         """Why this link is of no use any more."""
+        self.is_refused = False
+        """Whether that is because the other end has another secret, or other keys."""
         self.established = False
         self.is_full = False
         """A message found no room; `pump` is woken when there is some."""
@@ -131,6 +133,11 @@ class Link:
             self.close()
             raise
         self._greeted = self._greet()
+
+    @property
+    def endpoint(self) -> str:
+        """Where the collector listens."""
+        return self._target.endpoint
 
     def _greet(self) -> bool:
         return self.send(Hello(version=VERSION, nonce=self._nonce, takes_control=True, takes_watch=True))
@@ -175,7 +182,7 @@ class Link:
         if event == zmq.EVENT_CONNECTED:
             self.established = True
         elif event in _REFUSED:
-            self.failed = "what listens there does not take these keys, or has others than the file says"
+            self.failed, self.is_refused = "it has other keys than the file of NANSCOPE_KEYS", True
         elif self.established:
             self.failed = "the dashboard has gone"
 
@@ -198,7 +205,7 @@ class Link:
     def _answer(self, challenge: Challenge) -> None:
         expected = handshake_proof(self._target.secret, "collector", challenge.nonce, self._nonce)
         if not hmac.compare_digest(expected, challenge.proof):
-            self.failed = "what listens there does not know the secret: it is not this user's dashboard"
+            self.failed, self.is_refused = "it has another ingest secret than this training", True
             return
         self.takes_detail = challenge.takes_detail
         proof = handshake_proof(self._target.secret, "helper", self._nonce, challenge.nonce)

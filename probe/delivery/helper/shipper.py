@@ -24,7 +24,7 @@ from ..control.control_relay import ControlRelay
 from ..journal.journal_reader import Chunk, Skipped, StreamFollower
 from ..spool_care import cap_bytes, keep_below_cap
 from .census import Census
-from .helper import note_listening
+from .helper import note_listening, note_refusal
 from .link import Link, find_target
 from .resolution import Resolution, pool_above
 
@@ -182,8 +182,7 @@ class Shipper:
         self._backoff_s = 0.1
         self._next_census = 0.0
         self._next_spool_look = time.monotonic() + _SPOOL_AFTER_S
-        self._is_listening = False
-        self._is_replaced = False
+        self._is_listening = self._is_replaced = False
         self._moved = 0.0
         """When a trainer's record was sent, or a request came; monotonic seconds."""
 
@@ -200,8 +199,7 @@ class Shipper:
                     return
                 if self._link is None:
                     # Nothing else can happen before the next of both.
-                    wake = min(self._next_census, self._next_attempt)
-                    time.sleep(max(wake - time.monotonic(), _IDLE_S))
+                    time.sleep(max(min(self._next_census, self._next_attempt) - time.monotonic(), _IDLE_S))
                 elif not busy:
                     is_quiet = self._link.ready and time.monotonic() - self._moved > _LATELY_S
                     self._receive(_QUIET_S if is_quiet else _IDLE_S)
@@ -351,6 +349,8 @@ class Shipper:
         never_came = not link.ready and now - self._link_began > CONNECT_S
         silent = link.ready and outstanding and now - max(self._heard, self._link_began) > DEAD_S
         if link.failed is not None or never_came or silent:
+            if link.is_refused:
+                note_refusal(self._run_folder, f"{link.endpoint} does not get it: {link.failed}")
             self._drop_link()
 
     def _connect_if_due(self) -> None:

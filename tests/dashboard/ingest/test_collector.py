@@ -279,6 +279,24 @@ def test_collector_wrong_secret_is_refused_and_counted(peer: Peer, collector: Co
     assert (collector.status.refused_handshakes, collector.status.helpers) == (1, 0)
 
 
+def test_collector_notes_who_leaves_without_a_proof(
+    connect: Callable[[], Peer], collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A helper with another secret sees that from the challenge, leaves, and comes again."""
+    monkeypatch.setattr("dashboard.ingest.peers._PROOF_S", 0.0)
+
+    def greet() -> None:
+        peer = connect()
+        peer.say(Hello(version=VERSION, nonce=b"n" * 32))
+        assert isinstance(peer.hear(), Challenge)
+
+    connect().shake_hands()
+    greet()
+    assert not collector.status.has_met_other_secret
+    greet()
+    assert collector.status.has_met_other_secret
+
+
 def test_collector_proof_of_one_connection_is_no_proof_for_another(connect: Callable[[], Peer]) -> None:
     first, second = connect(), connect()
     nonce = b"n" * 32
