@@ -6,18 +6,24 @@ the dashboard itself under another name (DNS rebinding).
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import socket
 import threading
 import time
+import webbrowser
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import page_runs
+import psutil
 import pytest
 from page_fixtures import ARGUMENTS, PATIENCE_MS, TOKEN, Served, serving
 from playwright.sync_api import BrowserContext, Page, Playwright
+
+from dashboard.serving.listening import open_browser
 
 pytestmark = pytest.mark.browser
 RUN = "demo-run"
@@ -168,6 +174,33 @@ def test_frame_in_another_site_shows_nothing(attacker: Page, dashboard: Served) 
         attacker.wait_for_timeout(50)
     framed.wait_for_load_state()
     assert framed.url.startswith("chrome-error:")
+
+
+def test_browser_started_by_serve_keeps_the_token_out_of_sight(
+    context: BrowserContext, dashboard: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what it is started with, nor its address, nor its history has the token; it is signed in."""
+    started_with: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", started_with.append)
+    open_browser(dashboard.server.address, {"XDG_STATE_HOME": str(tmp_path)})
+    fresh = context.browser.new_context()  # type: ignore[union-attr]
+    page = fresh.new_page()
+    page.goto(started_with[0])
+    page.wait_for_url(f"{dashboard.server.page}*", timeout=PATIENCE_MS)
+    page.wait_for_selector("#run-button, header")
+    assert page.evaluate("fetch('/api/v1/runs').then((answer) => answer.status)") == 200
+    history = fresh.new_cdp_session(page).send("Page.getNavigationHistory")
+    addresses = [page.url, *(entry["url"] for entry in history["entries"])]
+    commands = [" ".join(_command_of(process)) for process in psutil.Process().children(recursive=True)]
+    fresh.close()
+    assert any("chrom" in command for command in commands)
+    assert not [seen for seen in (*started_with, *addresses, *commands) if TOKEN in seen]
+
+
+def _command_of(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []
 
 
 def test_page_under_another_name_is_refused_with_everything_on_it(
