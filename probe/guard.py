@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import logging
+import sys
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -103,8 +104,20 @@ def outcome_of(
         return None, error
 
 
+class _GradientMode:
+    """torch's switch of the thread, where torch is loaded.
+
+    Where a handler raises while a `torch.no_grad` begins or ends, nobody switches gradients on again.
+    """
+
+    def __init__(self) -> None:
+        torch = sys.modules.get("torch")
+        self.are_on: Callable[[], bool] = getattr(torch, "is_grad_enabled", bool)
+        self.set: Callable[[bool], object] = getattr(getattr(torch, "_C", None), "_set_grad_enabled", bool)
+
+
 class Guard:
-    """Runs the probe's own code: isolates its failures and adds up its time.
+    """Runs the probe's own code: isolates its failures, adds up its time, keeps torch's gradient mode.
 
     Attributes:
         spent_ns: nanoseconds of CPU time spent inside guarded calls since the start.
@@ -116,6 +129,7 @@ class Guard:
         self._failed: list[str] = []
         self._depth = 0
         self._entered_ns: int | None = None
+        self._gradients = _GradientMode()
 
     def for_thread(self) -> Guard:
         """Return a guard for another thread: with a clock of its own; what fails on one is off on both."""
@@ -141,6 +155,7 @@ class Guard:
         # Not kept here alone: a signal's handler, or the garbage collector, may come here in between.
         entered_ns = None if self._depth else _clock_ns()
         self._entered_ns = self._entered_ns if entered_ns is None else entered_ns
+        has_gradients = self._gradients.are_on()
         self._depth += 1
         try:
             return function(*args, **kwargs)
@@ -155,6 +170,8 @@ class Guard:
             if entered_ns is not None:
                 self.spent_ns += max(_clock_ns() - entered_ns, 0)
                 self._entered_ns = None
+            if self._gradients.are_on() is not has_gradients:
+                self._gradients.set(has_gradients)
 
     def run_brief(self, part: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
         """Like `run`, for what takes microseconds and happens thousands of times a step.
@@ -165,6 +182,7 @@ class Guard:
             return self.run(part, function, *args, **kwargs)
         if part in self._off:
             return None
+        has_gradients = self._gradients.are_on()
         self._depth, started_ns = 1, _brief_clock_ns()
         try:
             return function(*args, **kwargs)
@@ -177,6 +195,8 @@ class Guard:
         finally:
             self._depth = 0
             self.spent_ns += min(_brief_clock_ns() - started_ns, _BRIEF_NS)
+            if self._gradients.are_on() is not has_gradients:
+                self._gradients.set(has_gradients)
 
     def attempt(
         self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs

@@ -87,6 +87,31 @@ def test_what_a_signal_handler_raises_passes_through_every_guard(
     assert guard.failures == 0 and guard.run("part", lambda: "works") == "works"
 
 
+@pytest.mark.parametrize("way", range(2))
+@pytest.mark.parametrize("place", ["__enter__", "__exit__"])
+def test_handler_that_breaks_a_no_grad_of_ours_off_leaves_gradients_on(
+    monkeypatch: pytest.MonkeyPatch, way: int, place: str
+) -> None:
+    switch = getattr(torch.no_grad, place)
+
+    def struck(self: torch.no_grad, *given: object) -> None:
+        if place == "__enter__":
+            switch(self, *given)
+        raise KeyboardInterrupt
+
+    def ours() -> None:
+        with torch.no_grad():
+            pass
+
+    monkeypatch.setattr(torch.no_grad, place, struck)
+    with torch.set_grad_enabled(True), pytest.raises(KeyboardInterrupt):
+        try:
+            calls(Guard(), ours)[way]()
+        finally:
+            was_on = torch.is_grad_enabled()
+    assert was_on
+
+
 @pytest.mark.parametrize("way", range(4))
 @pytest.mark.parametrize(
     "fails",
