@@ -17,6 +17,7 @@ from typing import Final
 import torch
 
 from ..compat import torch_memory
+from ..guard import is_from_signal
 from .memory_limit import MemoryUse
 
 _SHARE: Final = 10_000
@@ -91,7 +92,9 @@ def own_bytes() -> float | None:
     """Resident bytes that no file lies behind: memory-mapped data sets are read into pages that can go."""
     try:
         _, resident, shared = _STATM.read_bytes().split()[:3]
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if is_from_signal(error):
+            raise
         return None
     return float((int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE"))
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ..guard import is_from_signal
+
 _FOLDER: Final = Path("/sys/fs/cgroup")
 _VERSION_2: Final = ("memory.max", "memory.current", "memory.stat", "inactive_file")
 _VERSION_1: Final = (
@@ -44,7 +46,9 @@ def memory_use(system_used: float, system_total: float, *, folder: Path = _FOLDE
 def _number(file: Path) -> float | None:
     try:
         text = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
+    except (OSError, UnicodeDecodeError) as error:
+        if is_from_signal(error):
+            raise
         return None
     return float(text) if text.isdigit() else None
 
@@ -52,7 +56,9 @@ def _number(file: Path) -> float | None:
 def _detail(file: Path, name: str) -> float:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
+    except (OSError, UnicodeDecodeError) as error:
+        if is_from_signal(error):
+            raise
         return 0.0
     return next(
         (float(value) for key, _, value in (line.partition(" ") for line in lines) if key == name), 0.0

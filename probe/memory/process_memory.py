@@ -8,6 +8,7 @@ from typing import Literal
 
 from ..compat.torch_cuda import allocator_facts, device_facts, devices_in_use
 from ..delivery.host_memory import read_memory, unique_bytes
+from ..guard import is_from_signal
 from ..wire.memory_snapshots import CudaMemory, MemorySnapshot
 
 
@@ -55,5 +56,7 @@ def read_device(device: int) -> CudaMemory:
 def _or_none(read: Callable[[], int]) -> int | None:
     try:
         return read()
-    except OSError:
+    except OSError as error:
+        if is_from_signal(error):
+            raise
         return None

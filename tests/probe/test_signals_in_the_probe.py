@@ -20,6 +20,7 @@ from probe.delivery.journal.journal import JournalWriter
 from probe.delivery.journal.journal_reader import read_stream
 from probe.guard import Guard, finish_beside_signals, is_from_signal, outcome_of
 from probe.incidents import incidents as incidents_module
+from probe.memory.heap_meter import own_bytes
 from probe.wire import Event, decode_record
 
 
@@ -138,6 +139,16 @@ def test_timeout_of_the_script_is_no_failure_of_the_journal(
     assert journal.append("events", b"two") == 1
     journal.close()
     assert [data for _, data in read_stream(journal.folder, "events")] == [b"one", b"two"]
+
+
+def test_timeout_of_the_script_is_no_unreadable_file_of_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an `OSError`, too."""
+    before = signal.signal(signal.SIGALRM, of_an_alarm)
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (read(path), signal.raise_signal(signal.SIGALRM))[0])
+    with pytest.raises(TimeoutError, match="too long"):
+        own_bytes()
+    signal.signal(signal.SIGALRM, before)
 
 
 def test_report_that_a_handler_breaks_off_is_begun_again(strike_once: Callable[[], None]) -> None:
