@@ -19,7 +19,7 @@ from probe.attach.process_hooks import ProcessHooks
 from probe.delivery.journal.journal import JournalWriter
 from probe.delivery.journal.journal_reader import read_stream
 from probe.guard import Guard, finish_beside_signals, is_from_signal, outcome_of
-from probe.incidents import incidents as incidents_module
+from probe.incidents import error_events
 from probe.memory.heap_meter import own_bytes
 from probe.wire import Event, decode_record
 
@@ -209,13 +209,13 @@ def test_exception_has_one_event_where_a_worker_dies_while_it_is_written(
         event = run._recorder.event  # type: ignore[union-attr]
         monkeypatch.setattr(run._recorder, "event", lambda record: (event(record), strike_once())[0])
     else:
-        describe = incidents_module.describe_failure
+        describe = error_events.describe_failure
 
         def describe_beside(*given: Any, **options: Any) -> dict[str, Any]:
             strike_once()
             return describe(*given, **options)
 
-        monkeypatch.setattr(incidents_module, "describe_failure", describe_beside)
+        monkeypatch.setattr(error_events, "describe_failure", describe_beside)
     error: BaseException | None = None
     try:
         model(torch.ones(1, 3))
