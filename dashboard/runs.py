@@ -28,7 +28,7 @@ from probe.delivery.journal.run_folders import (
 from probe.delivery.visible_text import visible_text
 from probe.errors import BundleError, JournalError, WireError
 from probe.settings.places import default_spool, read_serve_state
-from probe.wire import Event, RunStart, StreamName, decode_record, member_number
+from probe.wire import Event, RunEnd, RunStart, StreamName, decode_record, member_number
 from probe.wire.bundle_format import DESCRIPTION, SPOOL, check_folder
 
 from .errors import NotASpoolError, UnknownRunError
@@ -68,6 +68,8 @@ class JournalEvents:
     """Records of steps that are missing at the end of a journal: the rest of the steps is not read."""
     odd_files: tuple[str, ...] = ()
     """Files that were passed over; sentences."""
+    ended: frozenset[Path] = frozenset()
+    """Folders of the starts that have ended in order."""
 
 
 def resolve_runs(argument: str | None, *, spool: Path | None = None) -> list[RunFolder]:
@@ -201,6 +203,7 @@ def read_events(folders: Sequence[Path]) -> JournalEvents:
     members: dict[str, int] = {}
     holes: list[Skipped] = []
     of_steps: list[Skipped] = []
+    ended: set[Path] = set()
     undecodable = 0
     for writer in (writer for folder in folders for writer in list_writers(folder)):
         stream: StreamName = "host" if writer.name.startswith("host-") else "events"
@@ -214,6 +217,8 @@ def read_events(folders: Sequence[Path]) -> JournalEvents:
                 latest[record.id] = record
             elif isinstance(record, RunStart) and record.member:
                 members[record.run] = max(members.get(record.run, 0), record.member + 1)
+            elif isinstance(record, RunEnd):
+                ended.add(writer)
         of_steps += missing_at_end(writer, "metrics")
     # Of several models the first has a number, too, once others have come.
     numbered = (_numbered(event) if event.run in members else event for event in latest.values())
@@ -224,6 +229,7 @@ def read_events(folders: Sequence[Path]) -> JournalEvents:
         unreadable=missing + undecodable,
         missing_steps=sum(hole.end_seq - hole.first_seq for hole in of_steps),
         odd_files=tuple(hole.reason for hole in (*holes, *of_steps) if hole.first_seq == hole.end_seq),
+        ended=frozenset(ended),
     )
 
 

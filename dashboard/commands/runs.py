@@ -70,17 +70,22 @@ def known_runs(spool: Path | None) -> Iterator[KnownRun]:
 def _read(models: tuple[RunFolder, ...]) -> KnownRun:
     events: list[Event] = []
     causes: list[Cause] = []
+    is_running = False
     for run in models:
         # Models are starts of their own, which say nothing of each other.
-        own = known_events(run, read_events([run.path]))
+        journal = read_events([run.path])
+        own = known_events(run, journal)
         newest = newest_writers(run.path, None)
+        killed = {f"{event.rank}-{event.incarnation}" for event in own if event.kind == "killed"}
+        is_over = newest and all(one in journal.ended or one.name in killed for one in newest.values())
+        is_running = is_running or (not is_over and is_written(run.path))
         starts = {rank: int(folder.name.partition("-")[2]) for rank, folder in newest.items()}
         events += own
         causes += group_by_cause(of_newest_start(own, starts))
     cause = worst_cause(sorted(causes, key=lambda cause: cause.origin.time))
     return KnownRun(
         models=models,
-        is_running=any(is_written(run.path) for run in models),
+        is_running=is_running,
         critical=sum(event.severity == "critical" for event in events),
         warnings=sum(event.severity == "warning" for event in events),
         worst=None if cause is None else cause.origin,
