@@ -20,6 +20,7 @@ from torch import nn
 
 from ...compat import torch_dynamo, torch_engine, torch_modes
 from ...compat.torch_modules import CALL, IMPLEMENTATION
+from ...guard import finish_beside_signals
 from ..call_wrappers import hide_own_frames
 from ..module_call import ModuleCall, module_call, module_implementation
 
@@ -113,6 +114,14 @@ class ModuleCalls:
             observer: who is told.
             is_settled: it is one of many equal forwards: what they compile has been compiled by now.
         """
+        try:
+            return self._begin(observer, is_settled=is_settled)
+        except BaseException:
+            # A signal's handler: nobody would end it.
+            self.end(observer)
+            raise
+
+    def _begin(self, observer: CallObserver, *, is_settled: bool) -> bool:
         with self._lock:
             if self._observers and self._thread != threading.get_ident():
                 return False
@@ -125,6 +134,11 @@ class ModuleCalls:
 
     def end(self, observer: CallObserver) -> None:
         """Report no longer to `observer`, and put back what was there after the last one. Idempotent."""
+        struck = finish_beside_signals(self._end, observer)
+        if struck is not None:
+            raise struck
+
+    def _end(self, observer: CallObserver) -> None:
         with self._lock:
             if observer not in self._observers:
                 return
