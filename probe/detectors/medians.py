@@ -43,7 +43,11 @@ def _median_of_all(array: npt.NDArray[np.float64]) -> np.float64:
     low, high, last = ordered[(count - 1) // 2], ordered[count // 2], ordered[-1]
     if last != last:
         return np.float64(np.nan)
-    return np.float64(low if count % 2 else (low + high) / 2.0)
+    if count % 2:
+        return np.float64(low)
+    # As with NumPy the mean of the largest numbers is Inf; nobody is to be warned of that.
+    with np.errstate(over="ignore"):
+        return np.float64((low + high) / 2.0)
 
 
 def median_of_known(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -154,7 +154,7 @@ class HangWatch:
         self._was_training = False
         if pulse.owner is self._mark:
             self._write_sign()
-        return self._end(_TO_THE_END)
+        return self._end(_WENT_ON if self._has_gone_on() else _TO_THE_END)
 
     def _look(self) -> list[Event]:
         now_s = time.monotonic()
@@ -205,6 +205,11 @@ class HangWatch:
                 mark=self._marked_lines(),
             )
         )
+
+    def _has_gone_on(self) -> bool:
+        """Whether a step that stood still was finished since the last look."""
+        last_step = self._last_step()
+        return self._running is not None and last_step is not None and last_step >= self._running[0].step
 
     def _is_training(self) -> bool:
         if not self._watchdog.is_armed or self._watchdog.is_evaluating or self._running is not None:

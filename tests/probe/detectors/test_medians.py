@@ -43,6 +43,10 @@ def test_median_of_a_sequence(values: list[float]) -> None:
     assert median_of(values) == np.median(values)
 
 
+def test_mean_of_the_largest_numbers_warns_nobody() -> None:
+    assert median_of([1e308, 1.5e308]) == np.inf
+
+
 @pytest.mark.parametrize(
     "calls",
     [
