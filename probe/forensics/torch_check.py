@@ -51,6 +51,9 @@ LOST_WITHOUT: Final[Mapping[str, str]] = MappingProxyType(
             "Set NANSCOPE_RUN for all ranks of a Lightning training, which else become a run each."
         ),
         "torch.autograd.Variable._execution_engine": "A rank that is slow in backward is not named.",
+        "torch.distributed.ProcessGroup._get_sequence_number_for_group": (
+            "Ranks that wait for each other are not compared by the number of their collective."
+        ),
         "torch.distributed.distributed_c10d._world": (
             "Asking for a process group takes longer; a pause takes its timeout to be 10 minutes."
         ),
