@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..forensics.replay import Replay
 
 _MOST_WEIGHTS: Final = 50_000_000
-"""Read in some 50 ms."""
+"""Read in some 10 ms."""
 
 
 class Before(NamedTuple):
@@ -57,19 +57,30 @@ def look_before(
 
 
 def _norms(parameters: Mapping[str, nn.Parameter]) -> dict[str, float]:
-    """L2 norms by name; empty where to read them all takes long."""
-    if sum(parameter.numel() for parameter in parameters.values()) > _MOST_WEIGHTS:
+    """L2 norms by name; empty where to read them all takes long.
+
+    Subclasses are left out: the norm of a sharded parameter is a collective.
+    """
+    own = {
+        name: value for name, value in parameters.items() if type(value) is nn.Parameter and _is_plain(value)
+    }
+    if sum(value.numel() for value in own.values()) > _MOST_WEIGHTS:
         return {}
     with torch.no_grad():
-        return {
-            name: float(torch.linalg.vector_norm(value, dtype=_wide(value)))
-            for name, value in parameters.items()
-        }
+        return {name: _norm(value) for name, value in own.items()}
 
 
-def _wide(value: Tensor) -> torch.dtype:
-    """In which squares of finite weights are finite."""
-    return torch.complex128 if value.is_complex() else torch.float64
+def _is_plain(value: Tensor) -> bool:
+    return value.is_floating_point() and value.layout is torch.strided and not value.is_meta
+
+
+def _norm(value: Tensor) -> float:
+    norm = float(torch.linalg.vector_norm(value))
+    if math.isfinite(norm) or not value.numel():
+        return norm
+    # Squares of finite weights may overflow: the largest one is no more than the norm.
+    low, high = torch.aminmax(value)
+    return max(abs(float(low)), abs(float(high)))
 
 
 def moved_before(recent: RecentSteps, box: BlackBox, step: int, before: Before) -> str | None:

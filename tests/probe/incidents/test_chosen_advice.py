@@ -11,6 +11,7 @@ from journals import read_journal
 from torch import Tensor, nn
 
 import probe
+from probe.incidents.moved_before import _norms
 from probe.wire import Event
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -117,3 +118,37 @@ def test_jump_of_data_sorted_by_class_is_not_told_to_be_one_batch(tmp_path: Path
     for event in events:
         assert event.advice[0].startswith("Each of the first batches has examples of one class alone")
         assert not any("clip" in one.lower() or "one batch" in one for one in event.advice)
+
+
+class Odd(nn.Module):
+    """Parameters that have no norm, or one that is not to be asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = nn.Parameter(torch.ones(3, dtype=torch.int64), requires_grad=False)
+        self.nothing, self.phase = (
+            nn.Parameter(torch.empty(0)),
+            nn.Parameter(torch.ones(2, dtype=torch.complex64)),
+        )
+        self.halved = nn.Parameter(torch.full((4,), 3e4, dtype=torch.float16))
+        self.large = nn.Parameter(torch.full((4,), 3e38))
+        self.shard = Sharded(torch.ones(2))
+
+
+class Sharded(nn.Parameter):
+    """As a DTensor is: its norm would wait for other ranks."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: object, types: object, args: object = (), kwargs: object = None
+    ) -> object:
+        assert getattr(func, "__name__", "") != "linalg_vector_norm", "a collective"
+        return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[misc]
+
+
+def test_weights_are_read_by_plain_parameters_alone() -> None:
+    assert _norms(dict(Odd().named_parameters())) == {
+        "nothing": 0.0,
+        "halved": pytest.approx(6e4),
+        "large": pytest.approx(3e38),
+    }
