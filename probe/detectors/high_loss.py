@@ -152,6 +152,8 @@ class HighLossDetector:
         recent = np.array(self._recent)
         scatter = 1.4826 * float(median_of(np.abs(np.diff(recent)))) / math.sqrt(2.0)
         level = abs(float(median_of(recent)))
+        if level == scatter == 0.0:
+            return math.inf
         if recent.min() < 0.0:
             # What crosses 0 has no level but its own reach; noise of a loss that is 0 has none.
             level = float(np.abs(recent).max())

@@ -135,6 +135,14 @@ def test_noise_of_a_loss_that_is_zero_by_construction_is_no_scale() -> None:
     assert found(steps_of(ramp)) == {}
 
 
+@pytest.mark.parametrize("lasts", [8, 100])
+def test_loss_that_was_exactly_zero_has_no_scale(lasts: int) -> None:
+    """A margin that all keep, and a penalty that is switched on."""
+    losses = np.zeros(200)
+    losses[100 : 100 + lasts] = 0.4 + 0.05 * NOISE[:lasts]
+    assert "loss_divergence" not in found(steps_of(losses))
+
+
 def test_small_losses_that_are_never_negative_keep_their_scale() -> None:
     losses = 1e-9 * (1.0 + 0.1 * NOISE)
     losses[100] = 1e-7
