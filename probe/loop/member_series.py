@@ -228,9 +228,9 @@ class SeriesOfProcess:
             return None
         self._series = [one for one in self._series if one.recorder.is_open]
         # Another line may train it in a later round.
-        known = [one for one in self._series if one.key.place == key.place and one.knows(root)]
-        alike = [one for one in self._series if one.key == key and one.takes(made)]
-        return next(iter(known + alike), None)
+        same_place = [one for one in self._series if (one.key.place, one.key.asked) == (key.place, key.asked)]
+        known = next((one for one in same_place if one.knows(root)), None)
+        return known or next((one for one in same_place if one.key == key and one.takes(made)), None)
 
     def models(self) -> list[nn.Module]:
         """Return the members of all series that are still there: they may be trained once more."""

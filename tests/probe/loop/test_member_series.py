@@ -188,6 +188,32 @@ def test_run_whose_model_is_gone_ends_after_a_while_unless_another_joins(
     assert (ends[3:], waiting) == ([False], [])
 
 
+def test_member_is_known_by_another_line_but_not_under_another_name() -> None:
+    model = nn.Linear(1, 1)
+    found = SeriesOfProcess()
+    start = RunStart(run="run", rank=0, incarnation=1)
+    recorder = cast(Recorder, Recording())
+    series = found.begin(watched(found, name="a"), recorder, start, Session(steps=3), model)
+    later = watched(found, name="a")._replace(line=("train.py", 40))
+    assert found.find(model, later) is series
+    assert found.find(nn.Linear(1, 1), later) is None
+    assert found.find(model, watched(found, name="b")) is None
+
+
+def test_model_that_joins_one_run_keeps_no_other_run_going(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("probe.loop.member_series.time.monotonic", lambda: clock[0])
+    found, model, start = SeriesOfProcess(), nn.Linear(1, 1), RunStart(run="run", rank=0, incarnation=1)
+    first, second = (
+        found.begin(watched(found), cast(Recorder, Recording()), start, Session(steps=3), own)
+        for own in (model, nn.Linear(1, 1))
+    )
+    assert first is not None and second is not None
+    clock[0] += 3.0
+    assert found.find(model, watched(found)) is first
+    assert second.is_left(since=100.0) and not first.is_left(since=100.0)
+
+
 def test_more_models_than_are_kept_are_told_and_counted_in_few_events() -> None:
     _, series = begun(nn.Linear(1, 1), Session(steps=3))
     told = Told()
