@@ -1,6 +1,6 @@
 """What a rank waits in, as a line of its event: which collective, which one of its group, from which line.
 
-Written into the rank's own journal by the probe, and read from there by whoever compares ranks. Pure.
+Written into the rank's own journal by the probe, and read from there by the code that compares ranks. Pure.
 """
 
 from __future__ import annotations
