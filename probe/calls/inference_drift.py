@@ -19,7 +19,7 @@ from ..measure.input_sample import measure_inputs, measured_tensors
 from ..session import Probe
 from .attempts import tell
 
-_KINDS: Final = {"input": "input_out_of_range", "output": "output_degenerate"}
+_THE_OUTPUT: Final = "The output"
 _told: weakref.WeakKeyDictionary[Probe, set[str]] = weakref.WeakKeyDictionary()
 """What is off by now, of each session: said once, and again after it was as in training."""
 _guard: Final = Guard()
@@ -47,16 +47,18 @@ def _note_call(
     kwargs: Mapping[str, Any],
     output: Any,
 ) -> tuple[str, ...]:
-    found = {f"Input {name}": drift for name, drift in _drifts(seen, called, args, kwargs)}
+    found = {f"Input `{name}`": (name, drift) for name, drift in _drifts(seen, called, args, kwargs)}
     if isinstance(output, Tensor) and not found:
         # Of several tensors the samples of the training give one number; inputs that are off explain it.
         for _, drift in _drifts(seen, called, (), {OUTPUT: output}):
-            found["The output"] = drift
+            found[_THE_OUTPUT] = OUTPUT, drift
     told = _told.setdefault(session, set())
     begin = "has drifted from what training showed"
-    sentences = {what: f"{what} {begin}: {drift.text}" for what, drift in found.items()}
+    sentences = {what: f"{what} {begin}: {drift.text}" for what, (_, drift) in found.items()}
     for what in [what for what in found if what not in told]:
-        _tell(session, what, sentences[what], found[what])
+        name, drift = found[what]
+        kind = "output_degenerate" if what == _THE_OUTPUT else "input_out_of_range"
+        _tell(session, kind, name, sentences[what], drift)
     told.clear()
     told.update(found)
     return tuple(sentences.values())
@@ -75,12 +77,11 @@ def _drifts(
             yield name, drift
 
 
-def _tell(session: Probe, what: str, sentence: str, drift: Drift) -> None:
-    side = "output" if what == "The output" else "input"
+def _tell(session: Probe, kind: str, name: str, sentence: str, drift: Drift) -> None:
     finding = Finding(
-        kind=_KINDS[side],
+        kind=kind,
         severity="warning",
-        subject=f"drift: {what.removeprefix('Input ') if side == 'input' else OUTPUT}",
+        subject=f"drift: {name}",
         message=f"{sentence} (safe_inference)",
         value=drift.value,
         threshold=drift.threshold,

@@ -103,7 +103,7 @@ class _InputHistory:
             kind="input_out_of_range",
             severity="warning",
             subject=name,
-            message=f"Input {name} holds nothing but {mean:.4g} at step {step}, as in the last "
+            message=f"Input `{name}` holds nothing but {mean:.4g} at step {step}, as in the last "
             f"{self._blank} samples of it; in the {self._varied} before it varied",
             value=std,
             threshold=CONSTANT * size,
@@ -160,7 +160,7 @@ class _InputHistory:
             kind="input_out_of_range",
             severity="warning",
             subject=name,
-            message=f"Input {name} reaches {size:.4g} at step {step}, {said}",
+            message=f"Input `{name}` reaches {size:.4g} at step {step}, {said}",
             value=size,
             threshold=limit,
             baseline=baseline,
@@ -191,7 +191,7 @@ def _nonfinite(sample: Sample, inputs: InputSample, index: int, *, is_usual: boo
         kind="nonfinite_input",
         severity=severity,
         subject=inputs.names[index],
-        message=f"Input {inputs.names[index]!r} holds {_counted(nan, inf)} at step {sample.step}"
+        message=f"Input `{inputs.names[index]}` holds {_counted(nan, inf)} at step {sample.step}"
         f"{_all_the_same(sample) if is_harmless else ''}",
         value=value,
         threshold=None,

@@ -73,9 +73,9 @@ def _raw_input(sample: Sample) -> Finding | None:
             kind="input_out_of_range",
             severity="warning",
             subject=name,
-            message=f"Input {name} is not normalised: its values reach {size:.4g}, with a standard deviation "
-            f"of {std:.3g}, at step {sample.step}, and go into {module} as they are, which returns values of "
-            f"{rms:.3g}; layers are initialised for inputs of about 1",
+            message=f"Input `{name}` is not normalised: its values reach {size:.4g}, with a standard "
+            f"deviation of {std:.3g}, at step {sample.step}, and go into {module} as they are, which returns "
+            f"values of {rms:.3g}; layers are initialised for inputs of about 1",
             value=size,
             threshold=SIZE,
             baseline={"std": std, "mean": mean},

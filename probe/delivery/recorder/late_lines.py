@@ -1,6 +1,6 @@
 """Lines of events' messages that are known later than the event: where its bundle is. Any thread.
 
-An event is written in many states, each by the code that holds a copy of it, and the message of an exception may
+An event is written in many states, by several holders of a copy of it, and the message of an exception may
 quote another event's. So what is known late is put in here, where all of them pass, and the newest states
 are written once more.
 """

@@ -43,8 +43,8 @@ def test_drift_of_inputs_is_an_event_of_the_session_and_in_the_result(spool: Pat
         told, again = (probe.safe_inference(model, batch() * 60.0).drift[0] for _ in range(2))
         assert probe.safe_inference(model, batch()).drift == ()
         probe.safe_inference(model, batch() - 9.0)
-    assert again.startswith("Input input has drifted")
-    assert told.startswith("Input input has drifted from what training showed: its largest magnitude is ")
+    assert again.startswith("Input `input` has drifted")
+    assert told.startswith("Input `input` has drifted from what training showed: its largest magnitude is ")
     events = [one for one in run_of(spool).latest_events if one.subject.startswith("drift")]
     assert [(one.kind, one.severity, one.subject) for one in events] == [
         ("input_out_of_range", "warning", "drift: input"),
