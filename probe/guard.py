@@ -113,7 +113,7 @@ class _GradientMode:
     def __init__(self) -> None:
         torch = sys.modules.get("torch")
         self.are_on: Callable[[], bool] = getattr(torch, "is_grad_enabled", bool)
-        self.set: Callable[[bool], object] = getattr(getattr(torch, "_C", None), "_set_grad_enabled", bool)
+        self.set: Callable[[bool], object] = getattr(torch, "set_grad_enabled", bool)
 
 
 class Guard:
