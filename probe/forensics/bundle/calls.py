@@ -33,7 +33,7 @@ class CallPacker:
         modules: names in the bundle's model, by identity.
         parameters: likewise.
         packer: gets the tensors.
-        with_outputs: whether the outputs go in, by which a replay is judged.
+        with_outputs: whether the outputs go in, by which a replay is judged, and their gradients.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class CallPacker:
             state=[self._state(copy, encoder) for copy in capture.state_copies],
             output_count=capture.output_count,
             outputs=self._outputs(capture, place),
-            passes=[self._backward(back, f"{place}/backward/{i}") for i, back in enumerate(capture.passes)],
+            passes=self._passes(capture, place),
             loss_is_closed=capture.loss_graph.is_closed,
             order=capture.order,
             backwards=capture.backwards,
@@ -128,6 +128,10 @@ class CallPacker:
             label = f"{place}/outputs/{position}"
             found.append(None if tensor is None else self._packer.add(tensor, label))
         return found
+
+    def _passes(self, capture: RootCapture, place: str) -> list[Pass]:
+        passes = capture.passes if self._with_outputs else ()
+        return [self._backward(back, f"{place}/backward/{number}") for number, back in enumerate(passes)]
 
     def _backward(self, back: OutputGradients, place: str) -> Pass:
         gradients = [

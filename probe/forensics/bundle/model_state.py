@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ...attach.layout import clean_name
 from ...compat.torch_modules import is_persistent, own_buffers
 from ...errors import BundleError
-from .packer import TensorPacker
+from .packer import ATTRIBUTES, BUFFERS, PARAMETERS, TensorPacker
 from .schema import Attribute, Buffer, Model, Parameter
 from .unpacker import TensorReader
 from .values import Decoder, Encoder
@@ -42,10 +42,10 @@ def describe_model(top: nn.Module, naming_root: str, packer: TensorPacker, *, wi
             ties[name] = first[id(parameter)]
             continue
         first[id(parameter)] = name
-        index = _added(packer, parameter, f"parameters/{name}")
+        index = _added(packer, parameter, f"{PARAMETERS}{name}")
         parameters.append(Parameter(name=name, tensor=index, requires_grad=parameter.requires_grad))
     buffers = [
-        Buffer(name=name, tensor=_added(packer, buffer, f"buffers/{name}"), is_persistent=persistent)
+        Buffer(name=name, tensor=_added(packer, buffer, f"{BUFFERS}{name}"), is_persistent=persistent)
         for name, buffer, persistent in _named_buffers(top)
     ]
     return Model(
@@ -56,6 +56,12 @@ def describe_model(top: nn.Module, naming_root: str, packer: TensorPacker, *, wi
         buffers=buffers,
         attributes=list(_attributes(top, packer, with_tensors=with_tensors)),
     )
+
+
+def describe_without_state(top: nn.Module, naming_root: str) -> Model:
+    """The same of a model whose state is too large to be taken in: which one it is."""
+    kind = f"{type(top).__module__}.{type(top).__qualname__}"
+    return Model(type=kind, naming_root=naming_root, parameters=[], ties={}, buffers=[], attributes=[])
 
 
 def named_modules(top: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -132,7 +138,7 @@ def _attributes(top: nn.Module, packer: TensorPacker, *, with_tensors: bool) -> 
             if name in _OWN or not (is_tensor or type(value) in (bool, int, float)):
                 continue
             try:
-                encoded = encoder.encode(value, f"attributes/{name_of_module}.{name}")
+                encoded = encoder.encode(value, f"{ATTRIBUTES}{name_of_module}.{name}")
             except BundleError:
                 # The model that `--entry` builds has one of its own.
                 continue

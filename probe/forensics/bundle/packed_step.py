@@ -82,21 +82,33 @@ class PackedStep(msgspec.Struct, frozen=True):
     """Of the loss and the batches before: what could not be written, in words."""
 
 
-def pack_step(
-    step: FailingStep, *, with_calls: bool, with_batches: bool, with_gradients: bool = True
-) -> PackedStep:
-    """Take in what a step consists of.
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a step goes into a bundle, the loss always."""
+
+    state: bool = True
+    """Parameters, buffers and attributes of the model."""
+    calls: bool = True
+    """What the forwards were called with, and the state of the random generators."""
+    outputs: bool = True
+    """Of these calls, and the gradients with regard to them."""
+    gradients: bool = True
+    batches: bool = True
+    """What the steps before were called with."""
+
+
+def pack_step(step: FailingStep, parts: Parts) -> PackedStep:
+    """Take in what a step consists of: what is worth most first.
 
     Raises:
         BundleError: something cannot be written.
     """
     from .calls import CallPacker
-    from .model_state import describe_model, named_modules
+    from .model_state import describe_model, describe_without_state, named_modules
     from .packer import TensorPacker
 
     tensors = TensorPacker()
-    captures = step.captures if with_calls else ()
-    if with_calls and not captures:
+    captures = step.captures if parts.calls else ()
+    if parts.calls and not captures:
         raise BundleError("no forward of the model was captured in this step")
     top = _top_of(step.root, captures)
     modules: dict[int, str] = {}
@@ -105,15 +117,19 @@ def pack_step(
     names: dict[int, str] = {}
     for name, parameter in top.named_parameters():
         names[id(parameter)] = clean_name(name)
-    model = describe_model(top, modules[id(step.root)], tensors, with_tensors=with_calls)
-    calls = CallPacker(modules, names, tensors, with_outputs=True)
-    gradients = None
+    root = modules[id(step.root)]
+    if parts.state:
+        model = describe_model(top, root, tensors, with_tensors=parts.calls)
+    else:
+        model = describe_without_state(top, root)
+    calls = CallPacker(modules, names, tensors, with_outputs=parts.outputs)
     packed_calls = [calls.pack(capture, number) for number, capture in enumerate(captures)]
-    if with_gradients:
-        gradients = [_gradient(name, parameter, tensors) for name, parameter in step.parameters.items()]
     loss = None if step.loss is None else tensors.add(step.loss, "loss")
     maker, problem = _loss_maker(captures, calls)
-    batches, without = _batches(step.past_batches if with_batches else (), calls)
+    gradients = None
+    if parts.gradients:
+        gradients = [_gradient(name, parameter, tensors) for name, parameter in step.parameters.items()]
+    batches, without = _batches(step.past_batches if parts.batches else (), calls)
     return PackedStep(model, packed_calls, gradients, loss, tensors, maker, batches, problem + without)
 
 

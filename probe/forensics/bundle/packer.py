@@ -32,6 +32,10 @@ MOST_SPREAD: Final = 1024
 _MOST_GAP: Final = 4
 """A stretch that is more than this many times as long as what is used of it is not written as one."""
 _SMALL_ELEMENTS: Final = 1 << 16
+SMALL_BYTES: Final = 64 * 1024
+"""What is not larger is copied however little time is left."""
+PARAMETERS, BUFFERS, ATTRIBUTES = "parameters/", "buffers/", "attributes/"
+"""How the labels of the model's state begin."""
 _PIECE_BYTES: Final = 8 * 1024**2
 """So much is copied between two looks at the time."""
 _LENGTH: Final = struct.Struct("<Q")
@@ -93,6 +97,10 @@ class _Layout(NamedTuple):
         self.blobs[name] = (blob, source)
         return name
 
+    def sources(self, *, of_state: bool = False) -> list[Tensor]:
+        """What is copied, or of that the model's state."""
+        return [source for name, (_, source) in self.blobs.items() if not of_state or _is_state(name)]
+
 
 class TensorPacker:
     """The tensors of one bundle. Nothing is copied before `copy`; they must not change until then."""
@@ -153,21 +161,22 @@ class TensorPacker:
     @property
     def nbytes(self) -> int:
         """How much `copy` will copy."""
-        return sum(source.numel() * source.element_size() for _, source in self._lay_out().blobs.values())
+        return sum(map(_bytes, self._lay_out().sources()))
 
-    def copy(self, *, most_s: float = math.inf) -> CopiedTensors | None:
-        """Copy all to the host, to be written while they change; None where that takes too long.
+    @property
+    def state_nbytes(self) -> int:
+        """How much of that is the model's state."""
+        return sum(map(_bytes, self._lay_out().sources(of_state=True)))
 
-        Args:
-            most_s: of this thread's processor time.
-        """
-        layout, end_s = self._lay_out(), time.thread_time() + most_s
-        copies: dict[str, tuple[Blob, Tensor]] = {}
+    def copy(self, copies: Copies) -> CopiedTensors | None:
+        """Copy all to the host, to be written while they change; None where that takes too long."""
+        layout = self._lay_out()
+        copied: dict[str, tuple[Blob, Tensor]] = {}
         for name, (blob, source) in layout.blobs.items():
-            if (copied := _copy(source, end_s)) is None:
+            if (tensor := copies.of(source, is_state=_is_state(name))) is None:
                 return None
-            copies[name] = blob, copied
-        return CopiedTensors(copies, [layout.records[index] for index in range(len(self._views))])
+            copied[name] = blob, tensor
+        return CopiedTensors(copied, [layout.records[index] for index in range(len(self._views))])
 
     def _lay_out(self) -> _Layout:
         if self._layout is not None:
@@ -211,6 +220,34 @@ class TensorPacker:
             layout.records[index] = _record(tensor, layout.add(view.label, tensor), in_order)
 
 
+class Copies:
+    """Copies on the host: each is made once, whichever packers ask for it.
+
+    Args:
+        most_s: of this thread's processor time, for all but the model's state.
+    """
+
+    def __init__(self, most_s: float = math.inf) -> None:
+        self._left_s = most_s
+        self._made: dict[Any, tuple[Tensor, Tensor]] = {}
+        """With the source, so that nothing else gets its address."""
+
+    def of(self, source: Tensor, *, is_state: bool) -> Tensor | None:
+        """Return the copy of a tensor; None where no time is left to make it."""
+        where = str(source.device), torch_memory.storage_key(source), source.storage_offset()
+        key = (*where, source.dtype, tuple(source.shape), source.stride())
+        if key in self._made:
+            return self._made[key][1]
+        began_s = time.thread_time()
+        is_free = is_state or _bytes(source) <= SMALL_BYTES
+        copied = _copy(source, math.inf if is_free else began_s + self._left_s)
+        if not is_state:
+            self._left_s -= time.thread_time() - began_s
+        if copied is not None:
+            self._made[key] = source, copied
+        return copied
+
+
 class CopiedTensors:
     """Tensors that nobody changes, with what is known of them."""
 
@@ -220,7 +257,7 @@ class CopiedTensors:
     @property
     def nbytes(self) -> int:
         """How much `write` will write, but for the header."""
-        return sum(source.numel() * source.element_size() for _, source in self._blobs.values())
+        return sum(_bytes(source) for _, source in self._blobs.values())
 
     def write(self, path: Path) -> WrittenTensors:
         """Write the file. Any thread.
@@ -257,6 +294,14 @@ def _copy(source: Tensor, end_s: float) -> Tensor | None:
             return None
         ours[first : first + elements].copy_(theirs[first : first + elements])
     return copied
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _is_state(label: str) -> bool:
+    return label.startswith((PARAMETERS, BUFFERS, ATTRIBUTES))
 
 
 def dtype_name(dtype: torch.dtype) -> str:

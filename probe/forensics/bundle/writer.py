@@ -8,7 +8,6 @@ is said in the event, and never raised into training.
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import time
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from ...compat import torch_modes
-from ...delivery.host_memory import read_memory
 from ...delivery.journal.journal import SLOW_S
 from ...delivery.recorder.beside import Task
 from ...delivery.recorder.recorder import Recorder
@@ -31,7 +29,8 @@ from ...wire import Event, Frame, RunStart, member_number
 from ...wire.bundle_format import DESCRIPTION, SPOOL, VERSION
 from ...wire.event_json import event_json
 from ...wire.message_lines import BEING_WRITTEN, BUNDLE
-from .packed_step import FailingStep, PackedStep, pack_step
+from .chosen_parts import Chosen, choose_parts
+from .packed_step import FailingStep, PackedStep
 
 if TYPE_CHECKING:
     from .packer import CopiedTensors, WrittenTensors
@@ -40,16 +39,11 @@ _MESSAGE_LIMIT: Final = 4000
 _FOLDER: Final = "bundles"
 _SPARE_BYTES: Final = 64 * 1024**2
 """Left free on the disk, for the journal."""
-COPY_BYTES: Final = 256 * 1024**2
-"""The most that a step is copied for its bundle, unless somebody has asked for that bundle."""
-COPY_S: Final = 0.05
-"""The most of the training thread's processor time that this takes."""
 WAIT_S: Final = 0.25
 """How long a step waits for its bundle, so that its event says where that is; not at all on a slow disk."""
 _FLUSHES: Final = 5
 """How often the newest steps are waited for, on a disk that hangs."""
 _LEFTOVER_S: Final = 3600.0
-_INPUTS_LEFT_OUT: Final = "its inputs were left out (bundle_inputs=False)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +51,10 @@ class _Prepared:
     """What is needed to write a bundle, whatever the training does meanwhile."""
 
     event: Event
-    tensors: CopiedTensors | None
+    chosen: Chosen
     contents: dict[str, Any]
     """Of the step, but for the tensors."""
     environment: Any
-    reason: str
-    """Why it cannot be replayed; "" where it can."""
-    left_out: list[str]
     frames: Sequence[Frame]
     """The newest ones, which are not in the journal yet."""
     end_seq: int
@@ -80,7 +71,7 @@ class BundleWriter:
         start: of the run.
         most: bundles per run; 0 writes none.
         with_inputs: whether inputs and outputs of the model go in; without them nothing can be replayed.
-        limit_bytes: of the tensors; above it gradients are left out first, then everything.
+        limit_bytes: of the tensors; what is beyond is left out (`chosen_parts.py`).
     """
 
     def __init__(
@@ -135,7 +126,9 @@ class BundleWriter:
         )
         self._recorder.beside.add(task)
         is_slow = self._recorder.write_s >= SLOW_S
-        return task.wait(0.0 if is_slow else WAIT_S) or f"{BEING_WRITTEN}{folder}"
+        line = task.wait(0.0 if is_slow else WAIT_S) or f"{BEING_WRITTEN}{folder}"
+        note = prepared.chosen.note
+        return f"{note}\n{line}" if note else line
 
     def _failed(self, error: Exception) -> str:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -145,24 +138,16 @@ class BundleWriter:
         """Take what is needed of the step, on its thread."""
         from .environment import describe_environment
 
-        reason, left_out = "nothing of the step was at hand", list[str]()
-        packed: PackedStep | None = None
-        tensors: CopiedTensors | None = None
+        chosen = Chosen()
         if step is not None:
-            packed, reason, left_out = self._pack(step, is_asked=is_asked)
-            tensors = None if packed is None else packed.tensors.copy(most_s=math.inf if is_asked else COPY_S)
-        if step is not None and packed is not None and tensors is None:
-            too_long = f"to copy {packed.tensors.nbytes >> 20:,} MiB takes more than {COPY_S * 1e3:.0f} ms"
-            reason, left_out = reason or too_long, [*left_out, f"all tensors: {too_long}"]
-            packed = pack_step(step, with_calls=False, with_batches=False, with_gradients=False)
-            tensors = packed.tensors.copy()
+            chosen = choose_parts(
+                step, with_inputs=self._with_inputs, limit_bytes=self._limit_bytes, is_asked=is_asked
+            )
         return _Prepared(
             event,
-            tensors,
-            _contents(packed, "" if step is None else step.stage),
+            chosen,
+            _contents(chosen.packed, "" if step is None else step.stage),
             msgspec.to_builtins(describe_environment()),
-            reason,
-            left_out,
             () if step is None else tuple(step.frames()),
             self._recorder.metrics_end,
             self._recorder.waiting,
@@ -172,7 +157,11 @@ class BundleWriter:
         """Write a bundle, whose folder is there once it is whole; say what became of it. Thread beside."""
         _, error = outcome_of(self._write_folder, prepared, folder)
         if error is None:
-            outcome = f"Bundle, which cannot be replayed ({prepared.reason}): " if prepared.reason else BUNDLE
+            outcome = (
+                f"Bundle, which cannot be replayed ({prepared.chosen.reason}): "
+                if prepared.chosen.reason
+                else BUNDLE
+            )
             line = f"{outcome}{folder}"
         else:
             line = self._failed(error)
@@ -206,7 +195,7 @@ class BundleWriter:
         from . import last_steps
         from .schema import STATISTICS
 
-        written = self._write_tensors(folder, prepared.tensors)
+        written = self._write_tensors(folder, prepared.chosen.tensors)
         any(self._recorder.flush() for _ in range(_FLUSHES))
         frames = last_steps.newest_frames(
             self._recorder.folder,
@@ -224,8 +213,8 @@ class BundleWriter:
             "environment": prepared.environment,
             "run": msgspec.to_builtins(self._start),
             "learning_rates": last_steps.learning_rates(frames),
-            "left_out": prepared.left_out,
-            "not_replayable": prepared.reason,
+            "left_out": prepared.chosen.left_out,
+            "not_replayable": prepared.chosen.reason,
             "contents": None if written is None else prepared.contents | _of_tensors(written),
         }
         _write_json(folder / DESCRIPTION, description)
@@ -239,41 +228,6 @@ class BundleWriter:
         if free < needed + _SPARE_BYTES:
             raise BundleError(f"it takes {needed >> 20:,} MiB, and {free >> 20:,} MiB are free")
         return tensors.write(folder / TENSORS)
-
-    def _pack(self, step: FailingStep, *, is_asked: bool) -> tuple[PackedStep | None, str, list[str]]:
-        """Choose what goes in; return it, why it cannot be replayed, and what was left out."""
-        limit = self._limit_bytes if is_asked else min(self._limit_bytes, COPY_BYTES, _quarter_of_memory())
-        reason = step.no_replay_reason or ("" if self._with_inputs else _INPUTS_LEFT_OUT)
-        left_out = [] if self._with_inputs else ["inputs and outputs"]
-        try:
-            packed = pack_step(step, with_calls=not reason, with_batches=self._with_inputs)
-        except BundleError as error:
-            reason = reason or str(error)
-            try:
-                packed = pack_step(step, with_calls=False, with_batches=self._with_inputs)
-            except BundleError as state_error:
-                return None, reason, [*left_out, f"the model: {state_error}"]
-        whole = packed.tensors.nbytes
-        if whole <= limit:
-            return packed, reason, left_out + packed.without
-        for with_gradients in (True, False):
-            if with_gradients and not packed.batches:
-                continue
-            left_out.append("the inputs of the steps before" if with_gradients else "gradients")
-            packed = pack_step(step, with_calls=not reason, with_batches=False, with_gradients=with_gradients)
-            if packed.tensors.nbytes <= limit:
-                return packed, reason, left_out
-        which = f"bundle_limit_bytes ({limit:,})"
-        if limit < self._limit_bytes:
-            which = f"the {limit >> 20} MiB that are copied at a fault"
-        too_large = f"it would take {whole >> 20:,} MiB, above {which}"
-        return None, reason or too_large, [f"all tensors: {too_large}"]
-
-
-def _quarter_of_memory() -> int:
-    """Bytes: of what the machine has free."""
-    memory = read_memory()
-    return COPY_BYTES if memory is None else (memory.system_total_bytes - memory.system_used_bytes) // 4
 
 
 def _contents(packed: PackedStep | None, stage: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from probe.errors import BundleError
-from probe.forensics.bundle.packer import CopiedTensors, TensorPacker
+from probe.forensics.bundle.packer import CopiedTensors, Copies, TensorPacker
 from probe.forensics.bundle.schema import Contents, Model, StridedTensor
 from probe.forensics.bundle.unpacker import TensorReader
 
@@ -22,7 +22,7 @@ MODEL = Model(type="", naming_root="", parameters=[], ties={}, buffers=[], attri
 
 
 def copied(packer: TensorPacker) -> CopiedTensors:
-    found = packer.copy()
+    found = packer.copy(Copies())
     assert found is not None
     return found
 

@@ -140,31 +140,6 @@ def test_without_inputs_nothing_of_the_data_is_written_and_it_says_so(bundles, s
         replay(folder)
 
 
-def size_of(folder) -> int:
-    """Bytes of the tensors, without the header that the file begins with."""
-    data = (folder / "tensors.safetensors").read_bytes()
-    return len(data) - 8 - int.from_bytes(data[:8], "little")
-
-
-def test_above_the_limit_gradients_go_first(bundles, step):
-    whole = size_of(bundles.write(step)[1])
-    gradients = sum(value.nbytes for value in step.gradients().values())
-    _, folder = with_options(bundles, limit_bytes=whole - 1).write(step, number=8)
-    assert read_bundle(folder).left_out == ["gradients"]
-    assert size_of(folder) == whole - gradients
-    done = replay(folder)
-    assert (done.replay.fidelity, done.replay.origin.op) == ("confirmed", "sqrt")
-    assert (done.outputs.identical, done.gradients) == (1, 0)
-
-
-def test_far_above_the_limit_there_is_the_event_alone(bundles, step):
-    line, folder = with_options(bundles, limit_bytes=1000).write(step)
-    assert "it would take 0 MiB, above bundle_limit_bytes (1,000)" in line
-    assert not (folder / "tensors.safetensors").exists()
-    with pytest.raises(BundleError, match="above bundle_limit_bytes"):
-        replay(folder)
-
-
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
@@ -242,24 +217,6 @@ def hold_thread(bundles, monkeypatch):
     monkeypatch.setattr(bundles.writer, "_write_folder", write_later)
     monkeypatch.setattr(writer_module, "WAIT_S", 0.0)
     return held
-
-
-@pytest.mark.parametrize("is_asked", [False, True])
-@pytest.mark.parametrize(("limit", "most"), [("COPY_S", -1.0), ("COPY_BYTES", 1000)])
-def test_fault_copies_no_more_than_the_step_may_wait_for(bundles, step, monkeypatch, limit, most, is_asked):
-    monkeypatch.setattr(writer_module, limit, most)
-    event = event_of(bundles.start)
-    line = bundles.writer.write(event, content_of(step), is_asked=is_asked)
-    bundles.recorder.beside.wait()
-    folder = bundles.recorder.folder.parent / "bundles" / event.id
-    found = read_bundle(folder)
-    if is_asked:
-        assert found.not_replayable == "" and (folder / "tensors.safetensors").is_file()
-        return
-    said = (
-        "to copy 0 MiB takes more than" if limit == "COPY_S" else "above the 0 MiB that are copied at a fault"
-    )
-    assert said in line and said in found.not_replayable and said in found.left_out[-1]
 
 
 def test_bundle_that_is_not_complete_at_the_end_is_said_in_its_events_newest_state(
