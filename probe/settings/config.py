@@ -90,7 +90,7 @@ class ProbeConfig:
     bundle_inputs: bool = True
     """Put inputs and outputs of the model into bundles; a bundle without them cannot be replayed."""
     bundle_limit_bytes: int = 1024**3
-    """Size of a bundle's tensors; above it gradients and inputs are left out, and weights larger than that."""
+    """Size of a bundle's tensors; above it gradients and inputs are left out, and weights that are larger."""
     black_box_steps: int = 8
     """Steps whose inputs are held, by reference, for bundles and for what moved before an event; 0: none."""
     black_box_mib: int = 64

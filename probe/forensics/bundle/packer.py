@@ -6,7 +6,6 @@ tensors come back as what they were. They are collected and copied on the traini
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
@@ -18,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -53,6 +54,10 @@ _NAMES: Final = {
     torch.complex64: "C64",
 }
 """What safetensors calls a dtype; all others are written as bytes."""
+
+
+Memory = npt.NDArray[np.uint8]
+"""The elements of a copied tensor."""
 
 
 class WrittenTensors(NamedTuple):
@@ -171,12 +176,13 @@ class TensorPacker:
     def copy(self, copies: Copies) -> CopiedTensors | None:
         """Copy all to the host, to be written while they change; None where that takes too long."""
         layout = self._lay_out()
-        copied: dict[str, tuple[Blob, Tensor]] = {}
-        for name, (blob, source) in layout.blobs.items():
-            if (tensor := copies.of(source, is_state=_is_state(name))) is None:
+        copied: dict[str, Memory] = {}
+        for name, (_, source) in layout.blobs.items():
+            if (memory := copies.of(source, is_state=_is_state(name))) is None:
                 return None
-            copied[name] = blob, tensor
-        return CopiedTensors(copied, [layout.records[index] for index in range(len(self._views))])
+            copied[name] = memory
+        records = [layout.records[index] for index in range(len(self._views))]
+        return CopiedTensors(layout.blobs, copied, records)
 
     def _lay_out(self) -> _Layout:
         if self._layout is not None:
@@ -229,11 +235,11 @@ class Copies:
 
     def __init__(self, most_s: float = math.inf) -> None:
         self._left_s = most_s
-        self._made: dict[Any, tuple[Tensor, Tensor]] = {}
+        self._made: dict[Any, tuple[Tensor, Memory]] = {}
         """With the source, so that nothing else gets its address."""
 
-    def of(self, source: Tensor, *, is_state: bool) -> Tensor | None:
-        """Return the copy of a tensor; None where no time is left to make it."""
+    def of(self, source: Tensor, *, is_state: bool) -> Memory | None:
+        """Return a tensor's elements in their order; None where no time is left to copy them."""
         where = str(source.device), torch_memory.storage_key(source), source.storage_offset()
         key = (*where, source.dtype, tuple(source.shape), source.stride())
         if key in self._made:
@@ -249,15 +255,32 @@ class Copies:
 
 
 class CopiedTensors:
-    """Tensors that nobody changes, with what is known of them."""
+    """Tensors that nobody changes, with what is known of them.
 
-    def __init__(self, blobs: dict[str, tuple[Blob, Tensor]], records: list[TensorRecord]) -> None:
-        self._blobs, self._records = blobs, records
+    Nothing of torch: it lets go of Python's lock in the middle of its C++ code, also to free a tensor. A
+    thread that does so while the interpreter ends is stopped there, and `std::terminate` aborts the process.
+
+    Args:
+        blobs: what was copied.
+        memory: the copies.
+        records: of the tensors, by position.
+    """
+
+    def __init__(
+        self,
+        blobs: Mapping[str, tuple[Blob, Tensor]],
+        memory: Mapping[str, Memory],
+        records: list[TensorRecord],
+    ) -> None:
+        self._blobs, self._records = {name: blob for name, (blob, _) in blobs.items()}, records
+        # The widest elements first, so that each lies at a multiple of its size.
+        order = sorted(blobs, key=lambda name: -blobs[name][1].element_size())
+        self._pieces = [_header(blobs, order), *(memory[name] for name in order)]
 
     @property
     def nbytes(self) -> int:
-        """How much `write` will write, but for the header."""
-        return sum(_bytes(source) for _, source in self._blobs.values())
+        """How much `write` will write."""
+        return sum(map(len, self._pieces))
 
     def write(self, path: Path) -> WrittenTensors:
         """Write the file. Any thread.
@@ -265,35 +288,30 @@ class CopiedTensors:
         Raises:
             OSError: the disk is full, say; a part of the file may be there.
         """
-        # The widest elements first, so that each lies at a multiple of its size.
-        order = sorted(self._blobs, key=lambda name: -self._blobs[name][1].element_size())
-        sources = (self._blobs[name][1] for name in order)
         checksum = size = 0
         descriptor = lift(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         with os.fdopen(descriptor, "wb", buffering=_PIECE_BYTES) as file:
-            for data in itertools.chain([_header(self._blobs, order)], map(_bytes_of, sources)):
+            for data in self._pieces:
                 file.write(data)
                 checksum, size = zlib.crc32(data, checksum), size + len(data)
-        return WrittenTensors(
-            records=self._records,
-            blobs={name: blob for name, (blob, _) in self._blobs.items()},
-            size=size,
-            crc32=checksum,
-        )
+        return WrittenTensors(records=self._records, blobs=self._blobs, size=size, crc32=checksum)
 
 
-def _copy(source: Tensor, end_s: float) -> Tensor | None:
+def _copy(source: Tensor, end_s: float) -> Memory | None:
     """Copy to the host, in pieces; None where it is not done at `end_s` of the thread's processor time."""
-    copied = torch.empty(source.shape, dtype=source.dtype, device="cpu")
+    memory = np.empty(_bytes(source), dtype=np.uint8)
+    if not len(memory):
+        return memory
+    copied = torch.from_numpy(memory).view(source.dtype)
     if not source.is_contiguous():
-        return copied.copy_(source)
-    elements = max(1, _PIECE_BYTES // source.element_size())
-    ours, theirs = copied.view(-1), source.view(-1)
+        copied.view(source.shape).copy_(source)
+        return memory
+    elements, theirs = max(1, _PIECE_BYTES // source.element_size()), source.view(-1)
     for first in range(0, source.numel(), elements):
         if time.thread_time() > end_s:
             return None
-        ours[first : first + elements].copy_(theirs[first : first + elements])
-    return copied
+        copied[first : first + elements].copy_(theirs[first : first + elements])
+    return memory
 
 
 def _bytes(tensor: Tensor) -> int:
@@ -323,7 +341,7 @@ def _record(
     )
 
 
-def _header(blobs: Mapping[str, tuple[Blob, Tensor]], order: Sequence[str]) -> memoryview[int]:
+def _header(blobs: Mapping[str, tuple[Blob, Tensor]], order: Sequence[str]) -> bytes:
     """The beginning of a safetensors file: the length of a JSON object, and that object."""
     entries: dict[str, Any] = {}
     offset = 0
@@ -339,10 +357,4 @@ def _header(blobs: Mapping[str, tuple[Blob, Tensor]], order: Sequence[str]) -> m
         offset += size
     text = json.dumps(entries).encode()
     text += b" " * (-len(text) % 8)
-    return memoryview(_LENGTH.pack(len(text)) + text)
-
-
-def _bytes_of(tensor: Tensor) -> memoryview[int]:
-    """The elements in their order, without a copy where they are on the host and in that order already."""
-    flat = tensor.cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]
+    return _LENGTH.pack(len(text)) + text

@@ -143,9 +143,10 @@ class BundleWriter:
             chosen = choose_parts(
                 step, with_inputs=self._with_inputs, limit_bytes=self._limit_bytes, is_asked=is_asked
             )
+        # The step's tensors stay with this thread.
         return _Prepared(
             event,
-            chosen,
+            chosen._replace(packed=None),
             _contents(chosen.packed, "" if step is None else step.stage),
             msgspec.to_builtins(describe_environment()),
             () if step is None else tuple(step.frames()),

@@ -1,7 +1,9 @@
 """What a step may wait for, when its bundle is copied, and what is left out beyond that."""
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
@@ -173,3 +175,22 @@ def test_far_above_the_limit_there_is_the_event_alone(writing: Writing) -> None:
     (said,) = done.left_out
     assert said.startswith("all tensors: ") and said.endswith(" are more than bundle_limit_bytes (0.1 KiB)")
     assert not (done.folder / "tensors.safetensors").exists()
+
+
+def test_thread_that_writes_has_nothing_of_torch(writing: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lets go of Python's lock in C++ aborts the process, where the interpreter ends meanwhile."""
+    given: list[Any] = []
+    write = writer_module.BundleWriter._write_folder
+    monkeypatch.setattr(
+        writer_module.BundleWriter,
+        "_write_folder",
+        lambda self, prepared, folder: (given.append(prepared), write(self, prepared, folder)),
+    )
+    writing.write()
+    seen, left = set[int](), given
+    while left:
+        left = [one for one in left if id(one) not in seen and not isinstance(one, type | ModuleType)]
+        assert not [one for one in left if isinstance(one, torch.Tensor | torch.nn.Module)]
+        seen |= {id(one) for one in left}
+        left = gc.get_referents(*left)
+    assert len(seen) > 100
