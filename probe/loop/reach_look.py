@@ -94,8 +94,10 @@ class ReachLook:
 
     def begin(self, called: nn.Module, args: Any, kwargs: Any) -> bool:
         """A root's forward begins; False where its calls cannot be followed."""
+        # A signal's handler may have broken the end of an earlier one off.
+        self.end(raised=True)
         inner = module_calls.observer
-        if self._is_open or not module_calls.begin(self):
+        if not module_calls.begin(self):
             return False
         self._is_open, self._inner = True, inner
         # What is called may be a wrapper that is not the model's either.
@@ -108,8 +110,9 @@ class ReachLook:
         """It has returned `output`, or raised. Idempotent."""
         if not self._is_open:
             return
-        self._is_open, self._inner = False, None
         module_calls.end(self)
+        # Behind it: a signal's handler may raise before, and then it is done again.
+        self._is_open, self._inner = False, None
         call, self._root_call = self._root_call, None
         if call is not None and not raised:
             self._leave(call, output)

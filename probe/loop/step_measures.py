@@ -133,8 +133,8 @@ class StepMeasures:
     def end_forward(self, output: Any = None, *, raised: bool = False) -> None:
         """It has returned `output`, or raised."""
         if self._observes_call:
-            self._observes_call = False
             self._guard.run("measures", self._end_observation, output, raised=raised)
+            self._observes_call = False
 
     def _end_observation(self, output: Any, *, raised: bool) -> None:
         self._observer.end_forward(output, raised=raised)

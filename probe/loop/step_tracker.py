@@ -110,6 +110,12 @@ class StepTracker:
                 tell(root, args, kwargs)
             self._phases.begin_forward(is_training=root.training)
             output = call(root, *args, **kwargs)
+            self._root_is_open = False
+            self._measures.end_forward(output)
+            # Behind it: it has told the guard what looking at the modules' calls has taken.
+            self._phases.end_forward()
+            for take in after:
+                take(output)
         except BaseException as error:
             for end in raised:
                 end()
@@ -120,11 +126,6 @@ class StepTracker:
             raise
         finally:
             self._root_is_open = False
-        self._measures.end_forward(output)
-        # Behind it: it has told the guard what looking at the modules' calls has taken.
-        self._phases.end_forward()
-        for take in after:
-            take(output)
         if capture is not None:
             self._guard.run("capture", capture.finish, output)
             self._guard.run("fast_path", self.fast.note_output, root, capture)

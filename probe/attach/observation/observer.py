@@ -129,8 +129,9 @@ class ModuleObserver:
     def end_forward(self, output: Any = None, *, raised: bool = False) -> None:
         """The forward is over: with the outermost call's output, or by an exception."""
         if self._is_forward_open:
-            self._is_forward_open = False
             module_calls.end(self)
+            # Behind it: a signal's handler may raise before, and then it is done again.
+            self._is_forward_open = False
             self._guard.run(_PART, self._end_forward, output, raised)
 
     def end_backward(self) -> None:

@@ -12,10 +12,14 @@ import pytest
 import torch
 from armed_training import ARMED_AT, Training, calls_state, watched_training, why_not
 
+import probe
 from probe.attach import module_call
+from probe.attach.observation.module_calls import CallObserver, ModuleCalls, module_calls
+from probe.attach.observation.observer import ModuleObserver
 from probe.delivery.journal.journal_reader import read_stream
 from probe.loop import fast_path
 from probe.loop.followed_training import FollowedTraining
+from probe.loop.reach_look import ReachLook
 from probe.measure.kernels import hot_binding
 from probe.step.phase_times import PhaseTimes
 from probe.threads import unnoticed
@@ -166,6 +170,34 @@ def test_nothing_stays_half_done_where_a_handler_raises_in_the_slow_way(
             follow_again(strikes, training)
     assert strikes.raised == expected and strikes.caught == len(expected)
     assert {name: torch.nn.Module.__dict__[name] for name in before} == before
+
+
+def test_observation_is_over_where_a_handler_raises_as_it_ends(
+    monkeypatch: pytest.MonkeyPatch, strikes: Strikes
+) -> None:
+    """At the very call that ends it; then it was its own next observer, and called itself for ever."""
+    end, struck = ModuleCalls.end, set[type]()
+
+    def struck_end(calls: ModuleCalls, observer: CallObserver) -> None:
+        if observer in calls._observers and type(observer) not in struck:
+            struck.add(type(observer))
+            signal.raise_signal(signal.SIGUSR1)
+        end(calls, observer)
+
+    monkeypatch.setattr(ModuleCalls, "end", struck_end)
+    # One part never gets a gradient: that has the forwards of a step looked at.
+    model = torch.nn.ModuleList([torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)])
+    model.forward = lambda inputs: model[0](inputs)  # type: ignore[method-assign]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with probe.watch(model, optimizer, connect="", quiet=True, overhead_limit=0.0):
+        for _ in range(40):
+            try:
+                model(torch.ones(1, 2)).sum().backward()
+            except TimeoutError:
+                strikes.caught += 1
+            assert not module_calls.is_installed
+            optimizer.step()
+    assert struck == {ModuleObserver, ReachLook} and strikes.caught == len(struck)
 
 
 def test_block_that_a_handler_breaks_off_as_it_begins_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
