@@ -13,6 +13,7 @@
 VENV ?= .venv
 PYTHON ?= python3.11
 BIN := $(VENV)/bin
+SITE = $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # What is imported is compiled then; to compile all 19,000 files takes half of the time of an installation.
 INSTALL := install --quiet --no-compile
@@ -78,7 +79,7 @@ js: node
 # Their requirements clash with our pins: they lie in front of our environment, and not in it.
 $(TRACKERS)/.done: $(VENV)/.dev $(TRACKER_TESTS)/requirements.txt $(TRACKER_TESTS)/mlflow_server.txt
 	$(PYTHON) -m venv --without-pip $(TRACKERS)
-	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+	echo "import site; site.addsitedir('$(SITE)')" \
 		> "$$($(TRACKERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/behind.pth"
 	$(PIP) --python $(TRACKERS)/bin/python $(INSTALL) --requirement $(TRACKER_TESTS)/requirements.txt
 	rm -rf $(TRACKERS)/mlflow_server
@@ -102,7 +103,7 @@ trackers: $(TRACKERS)/.done promtool
 # It brings a protobuf and a pyarrow of its own, which lie in front of our environment too.
 $(RAY)/.done: $(VENV)/.dev $(RAY_TESTS)/requirements.txt
 	$(PYTHON) -m venv --without-pip $(RAY)
-	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+	echo "import site; site.addsitedir('$(SITE)')" \
 		> "$$($(RAY)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/behind.pth"
 	$(PIP) --python $(RAY)/bin/python $(INSTALL) --requirement $(RAY_TESTS)/requirements.txt
 	touch $@
@@ -154,8 +155,11 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml constraints.txt $(KERNEL)
 	$(PIP) $(INSTALL) --constraint constraints.txt --editable '.[torch]'
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.torch pyproject.toml constraints.txt $(KERNEL)
+# Programs that tests start import torch in less time; other programs of the environment do as ever.
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml constraints.txt $(KERNEL) tests/quick_start.py
 	$(PIP) $(INSTALL) --constraint constraints.txt --editable '.[torch,dev]'
+	cp tests/quick_start.py "$(SITE)"
+	echo "import os; os.environ.get('TESTS_START_QUICKLY') and __import__('quick_start')" >"$(SITE)/quick_start.pth"
 	touch $@ $(VENV)/.demo
 
 # Of Debian's packages all that are missing at once; what that has not brought is tried, or told, one by one.

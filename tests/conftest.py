@@ -32,6 +32,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Otherwise each worker would compile all tests again, and each of a hundred programs all of our modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+os.environ["TESTS_START_QUICKLY"] = "1"  # see quick_start.py; a test of the collector sets it to ""
+# What is imported to collect the tests stays.
+gc.disable()
 # Nothing that the user has set reaches a test, nor what a fixture of a whole file starts.
 for name in [name for name in os.environ if name.startswith("NANSCOPE_")]:
     del os.environ[name]
@@ -108,6 +111,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         long = [item for item in items if item.get_closest_marker("faults")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in set(long)]
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

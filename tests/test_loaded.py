@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -110,7 +111,10 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     """What is loaded before `watch`, after it, and after sixty healthy steps."""
     folder = tmp_path_factory.mktemp("spool")
     command = [sys.executable, "-c", PROGRAM, str(folder)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=True)
+    collects = os.environ | {"TESTS_START_QUICKLY": ""}
+    result = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=True, env=collects
+    )
     before, watched, trained, young, generated = json.loads(result.stdout)
     return Loaded(set(before), set(watched), set(trained), young, generated)
 

@@ -137,7 +137,8 @@ def losses_of(journal: Journal) -> list[float]:
 
 
 @pytest.mark.capability(66)
-def test_plain_loop_is_recorded_from_its_first_step(tmp_path: Path) -> None:
+def test_plain_loop_is_recorded_from_its_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESTS_START_QUICKLY", "")  # for one at least, Python's collector does as for users
     both = run_both(tmp_path / "work", *PLAIN_LOOP)
     losses = [float(line) for line in both.bare.out.splitlines()[:5]]
     journal = both.journal
