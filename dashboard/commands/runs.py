@@ -38,6 +38,8 @@ class KnownRun:
     warnings: int
     worst: Event | None
     """The event that the page's verdict line names."""
+    problem: str = ""
+    """What of it cannot be read: then that no warning was found says nothing."""
 
     @property
     def first(self) -> RunFolder:
@@ -70,10 +72,12 @@ def known_runs(spool: Path | None) -> Iterator[KnownRun]:
 def _read(models: tuple[RunFolder, ...]) -> KnownRun:
     events: list[Event] = []
     causes: list[Cause] = []
-    is_running = False
+    problems = [run.problem for run in models]
+    is_running, unreadable = False, 0
     for run in models:
         # Models are starts of their own, which say nothing of each other.
         journal = read_events([run.path])
+        unreadable += journal.unreadable
         own = known_events(run, journal)
         newest = newest_writers(run.path, None)
         killed = {f"{event.rank}-{event.incarnation}" for event in own if event.kind == "killed"}
@@ -82,6 +86,8 @@ def _read(models: tuple[RunFolder, ...]) -> KnownRun:
         starts = {rank: int(folder.name.partition("-")[2]) for rank, folder in newest.items()}
         events += own
         causes += group_by_cause(of_newest_start(own, starts))
+    if unreadable:
+        problems.append(f"{unreadable:,} event record{'s are' if unreadable > 1 else ' is'} missing or damaged")
     cause = worst_cause(sorted(causes, key=lambda cause: cause.origin.time))
     return KnownRun(
         models=models,
@@ -89,6 +95,7 @@ def _read(models: tuple[RunFolder, ...]) -> KnownRun:
         critical=sum(event.severity == "critical" for event in events),
         warnings=sum(event.severity == "warning" for event in events),
         worst=None if cause is None else cause.origin,
+        problem="; ".join(filter(None, dict.fromkeys(problems))),
     )
 
 
@@ -106,6 +113,7 @@ def json_lines(runs: Iterator[KnownRun]) -> Iterator[str]:
             "warnings": run.warnings,
             "verdict": None if run.worst is None else headline(run.worst),
             "event": None if run.worst is None else run.worst.id,
+            "problem": printable(run.problem) or None,
             "folder": str(run.first.path),
         }
         yield json.dumps(fields)
@@ -123,11 +131,12 @@ def table_lines(runs: Iterator[KnownRun]) -> Iterator[str]:
             time.strftime("%Y-%m-%d %H:%M", time.localtime(run.first.started)) if run.first.started else "?"
         )
         state = "running" if run.is_running else "ended"
-        icon = "✓" if run.worst is None else SEVERITY_ICONS[run.worst.severity]
+        unjudged = "?" if run.problem else "✓"
+        icon = unjudged if run.worst is None else SEVERITY_ICONS[run.worst.severity]
         yield f"{icon} {run.first.run}  {printable(run.called):<{width}}  {began}  {state:<7}  {_counts(run)}"
-        if run.worst is not None:
-            said = printable(headline(run.worst))
-            yield f"    {said if len(said) <= _SENTENCE else said[:_SENTENCE].rstrip() + ' ...'}"
+        for said in (run.problem, "" if run.worst is None else headline(run.worst)):
+            if text := printable(said):
+                yield f"    {text if len(text) <= _SENTENCE else text[:_SENTENCE].rstrip() + ' ...'}"
     if next(runs, None) is not None:
         yield "Older runs are not listed; `dashboard runs --json` has all."
 
@@ -137,4 +146,4 @@ def _counts(run: KnownRun) -> str:
         f"{run.critical:,} critical" if run.critical else "",
         f"{run.warnings:,} warning{'' if run.warnings == 1 else 's'}" if run.warnings else "",
     ]
-    return ", ".join(filter(None, parts)) or "no warnings"
+    return ", ".join(filter(None, parts)) or ("no verdict" if run.problem else "no warnings")

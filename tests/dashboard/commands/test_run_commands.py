@@ -69,6 +69,29 @@ def test_runs_are_listed_newest_first_with_the_verdict(
     assert "No runs yet" in said(capsys, "runs", "--spool", str(spool / "none"))[0]
 
 
+def test_run_that_cannot_be_read_is_listed_without_a_verdict(
+    spool: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (spool / "newest" / "run.json").write_text("{}")
+    (spool / "older" / "run.json").write_bytes(b"\xff\x1b[2J")
+    write_run(spool, "torn", name="torn.py", time=400.0, events=[], steps=3)
+    segment = next((spool / "torn").glob("*/events-*.seg"))
+    segment.write_bytes(segment.read_bytes()[:-9] + b"nine more")
+    lines = said(capsys, "runs")[0].splitlines()
+    rows = {line.split()[1]: (line, below) for line, below in zip(lines, [*lines[1:], ""], strict=True)}
+    for run, problem in (("newest", "its run.json does not decode"), ("torn", "missing or damaged")):
+        line, below = rows[run]
+        assert line.startswith("? ") and line.endswith("no verdict"), line
+        assert below.startswith("    ") and problem in below
+    # What its journal has is known all the same.
+    assert rows["older"][0].startswith("◆ ") and rows["older"][0].endswith("1 critical")
+    assert "does not decode" in rows["older"][1] and any("NaN first at step 400" in line for line in lines)
+    assert rows["gan"][0].startswith("▲ ")
+    found = {one["run"]: one for one in map(json.loads, said(capsys, "runs", "--json")[0].splitlines())}
+    assert "does not decode" in found["newest"]["problem"] and found["newest"]["verdict"] is None
+    assert found["gan"]["problem"] is None
+
+
 def test_run_that_is_left_out_is_the_newest(spool: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = said(capsys, "events")
     assert out == "no events\n" and "the newest run:" in err and "newest  fine.py" in err
