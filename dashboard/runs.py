@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -34,6 +35,8 @@ from probe.wire.bundle_format import DESCRIPTION, SPOOL, check_folder
 from .errors import NotASpoolError, UnknownRunError
 from .page.views.event_facts import event_order
 
+LACKED: Final = "(deleted at its cap, lost or damaged)"
+"""Why a journal may lack records."""
 _SHOWN_RUNS = 5
 _LISTED_RUNS = 40
 _CELL = re.compile(r" \[\d+\]\Z")

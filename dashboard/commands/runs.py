@@ -87,7 +87,9 @@ def _read(models: tuple[RunFolder, ...]) -> KnownRun:
         events += own
         causes += group_by_cause(of_newest_start(own, starts))
     if unreadable:
-        problems.append(f"{unreadable:,} event record{'s are' if unreadable > 1 else ' is'} missing or damaged")
+        problems.append(
+            f"{unreadable:,} event record{'s are' if unreadable > 1 else ' is'} missing or damaged"
+        )
     cause = worst_cause(sorted(causes, key=lambda cause: cause.origin.time))
     return KnownRun(
         models=models,

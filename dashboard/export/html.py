@@ -160,7 +160,7 @@ def range_sentence(snapshot: Snapshot) -> str:
     if snapshot.steps_per_column > 1:
         parts.append(f"A column of the heatmap is the max of {snapshot.steps_per_column:,} steps.")
     if len(parts) == 1:
-        parts.append("Nothing is down-sampled: every step is one point.")
+        parts.append("Nothing is down-sampled: each recorded step is one point.")
     if missing := sum(gap.count for gap in snapshot.gaps if not gap.is_partial):
         parts.append(f"{missing:,} records are missing (grey bands).")
     parts += [f"{gap.reason}." for gap in snapshot.gaps if gap.is_partial]

@@ -136,7 +136,7 @@ def take_snapshot(
         gaps=tuple(store.gaps(run, rank)),
         starts=tuple(starts),
         breaks=tuple(each for each in breaks if _holds(steps, each.step)),
-        positions=tuple(store.positions(run)),
+        positions=tuple(store.positions(summary.recorded_as)),
         track=alone,
     )
 

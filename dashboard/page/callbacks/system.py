@@ -59,16 +59,17 @@ def system_view(store: Store, data: Any, *, spool: Path | None, now: float | Non
     run = next((one for one in store.runs() if one.run == scope.run), None)
     if run is None:
         return []
-    folder = None if spool is None else spool_folder(spool, scope.run)
+    # What a run's members write is one account: their journal has no parts.
+    folder = None if spool is None else spool_folder(spool, run.recorded_as)
     host = None if folder is None else lock_path(host_folder(folder))
     return system_account(
         SystemFacts(
             start=store.run_start(scope.run, scope.rank),
             now=time.time() if now is None else now,
             readings=_newest(store, run, scope.rank),
-            accounts=_accounts(store.positions(scope.run), folder),
+            accounts=_accounts(store.positions(run.recorded_as), folder),
             lost_before_write=sum(rank.lost_before_write for rank in run.ranks),
-            throttled=_throttled(store, scope.run),
+            throttled=_throttled(store, run.recorded_as),
             is_running=any(rank.state in ("running", "silent") for rank in run.ranks),
             helper_pid=None if host is None else lock_owner(host),
             is_listened_to=folder is not None and is_listened_to(folder),

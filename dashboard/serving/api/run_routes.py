@@ -104,10 +104,10 @@ def _add_parts(router: APIRouter, context: ApiContext) -> None:
 
     @router.get("/runs/{run}/delivery", summary="What has arrived, what is missing")
     def delivery(run: RunId) -> Delivery:
-        context.require_run(run)
+        recorded_as = context.require_run(run).recorded_as
         positions = [
             {"writer": one.key.writer, "stream": one.key.stream, **fields_of(one)}
-            for one in context.store.positions(run)
+            for one in context.store.positions(recorded_as)
         ]
         gaps = [fields_of(gap) for gap in context.store.gaps(run)]
         return Delivery.model_validate({"run": run, "positions": positions, "gaps": gaps})

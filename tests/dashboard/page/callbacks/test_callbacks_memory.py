@@ -12,7 +12,7 @@ import page_runs
 import pytest
 from dash import no_update
 from dash.development.base_component import Component
-from sample_runs import write_run
+from sample_runs import write_models, write_run
 from written_journal import record_places
 
 from dashboard.ingest.spool import ingest_spool
@@ -168,6 +168,17 @@ def test_account_has_what_the_journal_holds_and_the_store_took(store: DuckStore,
         ["rank 0", "metrics", "40", "40", "0", "0", "0"],
     ]
     assert rows["Runs on"] == ["box, process 7"]
+
+
+def test_account_of_each_member_is_that_of_the_run(store: DuckStore, tmp_path: Path) -> None:
+    """One journal has them all: nothing is missing of the later ones."""
+    write_models(tmp_path, "tried", [[0.5] * 3, [0.4] * 4, [0.3] * 5])
+    ingest_spool(store, tmp_path)
+    said = {
+        "".join(texts(system_view(store, {"run": run}, spool=tmp_path)))
+        for run in ("tried", "tried.m1", "tried.m2")
+    }
+    assert len(said) == 1 and "All 18 records arrived." in said.pop()
 
 
 def test_account_has_what_is_missing_at_the_end(store: DuckStore, tmp_path: Path) -> None:
