@@ -85,7 +85,7 @@ class NonFiniteDetector:
         )
         message = (
             f"Gradients of {len(bad)} of {len(names)} parameters are not finite at step {observation.step}"
-            f"{elements}, among them {names[bad[0]]}"
+            f"{elements}, among them `{names[bad[0]]}`"
         )
         return self._gradient_finding(
             message,
@@ -166,7 +166,7 @@ def _parameter(observation: Observation, last: _LastFinite) -> Finding | None:
         severity="critical",
         subject=names[bad[0]],
         message=f"Norms of {len(bad)} of {len(names)} parameters are not finite at step {observation.step}, "
-        f"among them {names[bad[0]]} ({spell(first)}){last.words(observation.step)}",
+        f"among them `{names[bad[0]]}` ({spell(first)}){last.words(observation.step)}",
         value=first,
         threshold=None,
         baseline=None if last.norms is None else {"last_finite_step": float(last.norms)},

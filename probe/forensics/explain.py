@@ -12,6 +12,7 @@ from typing import Final, Literal
 import msgspec
 import torch
 
+from ..detectors.layers import in_words
 from ..threads.stacks import RawFrame, format_frames, inner_torch_removed, outer_torch_removed
 from ..threads.user_lines import at_op_line
 from ..wire import Origin, StackFrame, TensorFacts, is_in_derivative
@@ -107,7 +108,7 @@ def _explained(
     position, verdict = _followed_back(step, position, verdict)
     if verdict.weak:
         place = None if verdict.record is None else step.detail(position).notes[verdict.record].place
-        masks.append("an argument" if place is None else f"{place.op} in {place.module or 'the root module'}")
+        masks.append("an argument" if place is None else f"{place.op} in {in_words(place.module or '')}")
         return None
     return _present(step, position, verdict, stage=stage)
 
@@ -174,24 +175,24 @@ def _from_entry(step: StepReplay, position: int, entry: Cause, *, stage: str) ->
             held.is_computed = is_computed_elsewhere(held.alias)
         if held is not None and held.is_computed:
             return Explanation(
-                reason=f"the argument {name} of forward was non-finite; it was computed before that forward, "
-                "outside of what was replayed"
+                reason=f"the argument `{name}` of forward was non-finite; it was computed before that "
+                "forward, outside of what was replayed"
             )
         facts = step.detail(position).bad_inputs.get(entry.name)
         return Explanation(
             origin=Origin(phase="input", op="input", module=step.tracker.name_of(capture.root), stage=stage),
-            reason=f"the argument {name} of forward was non-finite",
+            reason=f"the argument `{name}` of forward was non-finite",
             operands=(msgspec.structs.replace(facts, name=name),) if facts else (),
             value_kind=entry.kinds.words,
             forward=format_frames(capture.call_site),
         )
     if entry.source == "state":
         return Explanation(
-            reason=f"{entry.name}, which the forward itself changes, is non-finite now; what it was before "
+            reason=f"`{entry.name}`, which the forward itself changes, is non-finite now; what it was before "
             "is not noted in a model's first calls"
         )
     if entry.source in ("parameter", "buffer", "attribute"):
-        reason = f"the {entry.source} {entry.name} was already non-finite before the forward"
+        reason = f"the {entry.source} `{entry.name}` was already non-finite before the forward"
         state = step.state_of(position, entry.name)
         known = () if state is None else (facts_of(state, role=entry.source, name=entry.name),)
         return replace(_with_first_use(step, position, entry, reason), operands=known)
@@ -211,7 +212,7 @@ def _with_first_use(step: StepReplay, position: int, entry: Cause, reason: str) 
     if place is None:
         return Explanation(reason=reason)
     forward = format_frames([*step.captures[position].call_site, *place.frames])
-    used = f"{place.module or 'the root module'}{at_op_line(forward)}, by {place.op}"
+    used = f"{in_words(place.module or '')}{at_op_line(forward)}, by {place.op}"
     return Explanation(
         reason=f"{reason}; it was first used in {used}",
         forward=forward,

@@ -150,13 +150,13 @@ class LossReplay:
         if verdict is None or verdict.record is None:
             entry = None if verdict is None else verdict.entry
             if entry is not None and (entry.source, entry.name) in self._of_others:
-                self.ruined = f"the {entry.source} {entry.name} of another model in the loss"
+                self.ruined = f"the {entry.source} `{entry.name}` of another model in the loss"
             return None
         if verdict.weak and not (verdict.is_emptied and self._is_bad):
             return None
         brought_in = outside_names(recorder.records[verdict.record])
         if computed := self._computed.intersection(brought_in):
-            self.ruined = f"{min(computed)}, which was computed before the lines that make the loss,"
+            self.ruined = f"`{min(computed)}`, which was computed before the lines that make the loss,"
             return None
         return _fault(recorder, verdict.record, already_bad(brought_in))
 

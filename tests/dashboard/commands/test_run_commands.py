@@ -120,7 +120,7 @@ def test_events_give_the_cause_and_fold_what_is_about_the_probe(
     assert lines[-2] == "1 critical"
     assert lines[-1] == f"not counted: Measures activations every 400 steps  [older {QUIET.id}]"
     assert len(said(capsys, "events", "older", "--json")[0].splitlines()) == 2
-    reason = f"{NOT_DETERMINED}the parameter wte.weight was already non-finite before the forward"
+    reason = f"{NOT_DETERMINED}the parameter `wte.weight` was already non-finite before the forward"
     write_run(spool, "weights", events=[nan_event(run="weights", message=f"NaN\n{reason}.")], steps=3)
     assert f"    {reason}.\n" in said(capsys, "events", "weights")[0]
 

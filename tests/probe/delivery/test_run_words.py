@@ -113,8 +113,8 @@ def test_end_line_gives_the_command_that_shows_the_rest(tmp_path: Path) -> None:
             ". Changed before it: learning rate 0.001 -> 0.3 at step 60",
         ),
         (
-            f"{NOT_DETERMINED}the parameter wte.weight was already non-finite before the forward.",
-            f". {NOT_DETERMINED}the parameter wte.weight was already non-finite before the forward",
+            f"{NOT_DETERMINED}the parameter `wte.weight` was already non-finite before the forward.",
+            f". {NOT_DETERMINED}the parameter `wte.weight` was already non-finite before the forward",
         ),
         ("Replay of the step: exact.", ""),
     ],

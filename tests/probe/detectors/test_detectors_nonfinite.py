@@ -53,7 +53,7 @@ def test_nonfinite_gradient_counts_parameters_and_elements() -> None:
     assert finding.affected == ("layers.1.p0", "layers.3.p0")
     assert finding.message == (
         "Gradients of 2 of 4 parameters are not finite at step 3 (9 NaN, 1 Inf elements), "
-        "among them layers.1.p0"
+        "among them `layers.1.p0`"
     )
 
 

@@ -98,7 +98,7 @@ def test_name_and_first_use_are_said_and_no_origin_is_claimed(
     event = nonfinite_of(tmp_path / "spool")
 
     assert event.origin is None
-    assert f"the {what} was already non-finite before the forward" in event.message
+    assert f"the {what.replace(' ', ' `')}` was already non-finite before the forward" in event.message
     assert event.noticed_at is not None, event.message
     assert (event.noticed_at.file, event.noticed_at.line) == (__file__, line_of(name))
     assert f"test_bad_before_forward.py:{line_of(name)}" in event.message

@@ -359,7 +359,7 @@ def _two_roots(between, loss):
 def test_fault_in_the_forward_between_two_roots_is_blamed_on_neither():
     replay = _two_roots(lambda hidden: torch.log(hidden * 0), torch.mean)
     assert replay.origin is None
-    assert "the argument input of forward was non-finite; it was computed before" in replay.reason
+    assert "the argument `input` of forward was non-finite; it was computed before" in replay.reason
 
 
 def test_fault_in_the_backward_between_two_roots_is_not_blamed_on_the_loss():

@@ -75,7 +75,7 @@ def test_nan_in_loaded_weights_is_told_as_a_parameter_that_was_bad_before(spool)
     _train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=1)
     event = _nonfinite_loss(spool)
     assert event.origin is None
-    assert "the parameter bias was already non-finite before the forward" in event.message
+    assert "the parameter `bias` was already non-finite before the forward" in event.message
 
 
 def test_bad_model_behind_a_generator_is_not_blamed_on_the_loss_nor_on_the_generator(spool):
@@ -105,7 +105,7 @@ def test_weights_overwritten_between_steps_come_before_what_they_do(spool):
     assert (first.step, first.subject, first.propagated_to) == (13, "2.weight", ["2.weight"])
     assert "last known to be finite: the norms at step 10, loss and gradients at step 12" in first.message
     assert second.origin is None
-    assert "the parameter 2.weight was already non-finite before the forward" in second.message
+    assert "the parameter `2.weight` was already non-finite before the forward" in second.message
 
 
 def test_weights_that_a_bad_update_has_spoilt_are_a_step_of_its_event(spool):
