@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from ..compat import all_objects, torch_nodes, torch_ranks
-from ..detectors.layers import in_words
-from ..detectors.wiring import topmost_modules
+from ..detectors.layers import in_words, topmost_modules
 from ..measure.statistics.statistics import (
     Floats,
     PendingStatistics,

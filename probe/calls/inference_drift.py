@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..attach.layout import unwrap
 from ..detectors.base import Finding
+from ..detectors.cause_advice import DRIFTED
 from ..detectors.training_values import OUTPUT, Drift, TrainingValues, values_of_input
 from ..guard import Guard
 from ..measure.input_sample import measure_inputs, measured_tensors
@@ -85,5 +86,6 @@ def _tell(session: Probe, kind: str, name: str, sentence: str, drift: Drift) -> 
         message=f"{sentence} (safe_inference)",
         value=drift.value,
         threshold=drift.threshold,
+        advice=DRIFTED,
     )
     tell(session, finding)

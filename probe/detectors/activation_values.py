@@ -10,6 +10,7 @@ import numpy as np
 from ..wire import Severity
 from .activations import innermost
 from .base import Finding
+from .cause_advice import SOFTMAX_OF_ONE
 from .layers import and_more, in_words
 from .nonfinite import spell
 from .sample import Floats, Lasting, ModuleSample, ModuleSuccession, Sample
@@ -129,6 +130,7 @@ class DegenerateOutputDetector:
             value=std,
             threshold=self._thresholds.degenerate_spread * rms,
             baseline={"since_step": float(self._since)},
+            advice=SOFTMAX_OF_ONE if abs(mean - 1.0) <= self._thresholds.degenerate_spread else (),
         )
 
 

@@ -1,15 +1,17 @@
 """Chooses what an event says of its meaning and of what to try, by the evidence.
 
 Pure; called when an episode begins. The sentences are in `advice_texts.py` and `advice_ops.py`, what speaks
-against one in `advice_when.py`.
+against one in `advice_when.py`, those of findings that know their cause in `cause_advice.py`.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
-from .advice_texts import ADVICE, EDGE_BURST, NEW_TASK, PHASES, UNSEEN_GRADIENTS
+from .advice_texts import ADVICE, PHASES
 from .advice_when import CHANGED, SORTED_DATA, Known, fits, is_unchanged
+from .cause_advice import EDGE_BURST, NEW_TASK, UNSEEN_GRADIENTS
 
 if TYPE_CHECKING:
     from .base import Finding
@@ -21,7 +23,10 @@ _NOTHING: Final = Known()
 def advice_of(finding: Finding, known: Known = _NOTHING) -> list[str]:
     """The same as `advice_for`, where the kind alone does not tell what is meant."""
     is_below = finding.value is not None and finding.value < min(finding.threshold or 0.0, 0.0)
-    known = known._replace(severity=finding.severity, subject=finding.subject, is_below_zero=is_below)
+    is_nan = None if finding.value is None or math.isfinite(finding.value) else math.isnan(finding.value)
+    known = known._replace(
+        severity=finding.severity, subject=finding.subject, is_below_zero=is_below, is_nan=is_nan
+    )
     if finding.advice:
         return _hints(known) + list(finding.advice)
     if finding.kind == "data_gap":

@@ -1,4 +1,7 @@
-"""What an event of each kind means and what to try: short sentences, of which `advice.py` chooses."""
+"""What an event of each kind means and what to try: short sentences, of which `advice.py` chooses.
+
+What is said where the detector knows the cause is in `cause_advice.py`.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         *_NONFINITE_NEXT,
     ),
     "nonfinite_gradient": (
-        "The loss is finite: an operation in backward divided by zero or overflowed, and the optimizer step "
-        "would make the weights NaN for good.",
+        "The loss is finite, so NaN or Inf began in backward; an update with these gradients makes the "
+        "weights NaN for good.",
         "`clip_grad_norm_` does not help: one NaN makes all gradients NaN, one Inf makes all others 0. Pass "
         "`error_if_nonfinite=True`, or skip the step.",
         *_NONFINITE_NEXT,
@@ -41,8 +44,7 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "Look at the batch of this step; several in a row with growing norms mean divergence, not bad luck.",
     ),
     "gradient_vanishing": (
-        "These layers have almost stopped learning: what lies between them and the loss has saturated or "
-        "died.",
+        "These layers have almost stopped learning: next to no gradient reaches them.",
         "Look between the first affected layer and the next healthy one: sigmoid or tanh in saturation, dead "
         "ReLUs, a gate near 0, a softmax that has become one-hot.",
         "Try a residual connection, a normalisation layer before the saturating one, a smaller learning "
@@ -51,9 +53,12 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "zero_gradient": (
         "The layers named are part of the graph but get exactly 0: they do not learn.",
-        "Usual causes: all ReLUs of a layer dead, a clamp or hard sigmoid out of its range, a loss weight or "
-        "mask of 0, a gate that is 0 and not trained, a softmax over one logit, weights that were all set to "
-        "0, underflow in float16, an argmax, round or comparison on the way.",
+        "Usual causes: all ReLUs of a layer dead, a clamp or hard sigmoid out of its range, a mask or gate "
+        "of 0, a softmax over one logit, weights that were all set to 0, or an argmax, round or comparison "
+        "on the way to the loss.",
+        "No layer gets anything, so look at the loss: a weight or mask of 0, a clamp out of its range, or an "
+        "argmax, round or comparison between the model and it.",
+        "Small gradients become 0 in float16: use GradScaler or bfloat16.",
         "If it began after a large step, the layer died: lower the learning rate, or re-initialise it.",
         "If it is intended (an auxiliary branch that is switched off), freeze it with "
         "`requires_grad_(False)`.",
@@ -79,32 +84,29 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "The failing step was run again to find where the value began; weights, gradients, buffers and "
         "random state were restored, but Python side effects of `forward` (counters, prints) happened twice.",
     ),
-    "data_gap": (
-        "Metrics of these steps were lost (a full disk, the journal's size cap, or a kill in the middle of "
-        "writing); training was not affected.",
-    ),
+    "data_gap": ("Metrics of these steps were lost; training was not affected.",),
     "custom": ("Recorded by the training script, by one of its rules, or by a watchpoint of this run.",),
     "nonfinite_activation": (
         "The module named returned NaN or +Inf; what comes after it spreads it, unless it is masked away.",
         "Look at the operations inside this module: a division, a root, a log or a softmax over nothing but "
-        "-inf.",
+        "-Inf.",
         "In float16 a product above 65,504 is Inf, too.",
         "If it comes from padding that is dropped later, keep it from arising (`torch.where` before the "
         "operation, not after): in backward 0 times NaN is NaN.",
     ),
     "nonfinite_input": (
         "The batch itself holds NaN or Inf: nothing in the model is at fault.",
-        "Look for missing values in the data, a division by a standard deviation of 0 in the normalisation, "
-        "a log of 0, or a broken file.",
-        "Check in the data loader: `assert torch.isfinite(x).all()`, with the index of the sample in its "
-        "message.",
+        "Look for missing values in the data, a standard deviation of 0 in the normalisation, or a broken "
+        "file.",
+        "It is Inf, not NaN: look for a log of 0, a division by 0, or a value that is too large for the "
+        "dtype.",
     ),
     "dead_units": (
         "Most units of the layer give 0 for every sample: they get no gradient and stay so.",
         "Usual cause: one update that was too large has pushed the biases far below 0. Lower the learning "
         "rate, warm it up, or clip gradients.",
         "It is so from the start: look for a bias that begins negative, or inputs that are not centred.",
-        "LeakyReLU or GELU let such units recover; a normalisation layer in front keeps them alive.",
+        "LeakyReLU or GELU let such units recover.",
     ),
     "saturated_activation": (
         "Nearly all outputs of the layer are at its limits, where the derivative is about 0: nothing before "
@@ -123,8 +125,9 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "With Adam, a larger eps or beta2 = 0.95 helps where the second moment is too small.",
     ),
     "loss_plateau": (
-        "The loss does not get better. If it is what guessing gives (log of the number of classes), the "
-        "output says nothing about the input.",
+        "The loss does not get better.",
+        "If it is what guessing gives (log of the number of classes), the output says nothing about the "
+        "input.",
         "Check the wiring: the optimizer has this model's parameters, `step()` is called, nothing is "
         "detached, targets belong to their inputs.",
         "Check the loss: `cross_entropy` and `binary_cross_entropy_with_logits` want raw logits, `nll_loss` "
@@ -135,28 +138,16 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "parameter_not_updated": (
         "Training does not change these parameters: no gradient reaches them, or nothing makes use of it.",
-        "Without a gradient: look for a `.detach()`, `.item()`, `.numpy()`, `torch.tensor()` or "
-        "`torch.no_grad()` on the way from the module to the loss, for an output that is never used, or for "
-        "`requires_grad=True` on the loss itself, which hides the cut.",
-        "With one of ordinary size, it is most likely not in the optimizer: a layer that was added or "
-        "replaced after the optimizer was made, or kept in a plain list in place of `nn.ModuleList`.",
-        "Or its group has a learning rate of 0, `optimizer.step()` is not called, or `zero_grad()` stands "
-        "between `backward()` and `step()`.",
-        "An update below 1/256 of the value in bfloat16, or a ten-millionth in float32, is lost in rounding: "
-        "keep float32 weights and use autocast; gradients as small as that vanish on their way back.",
-        "If it is meant to stay as it is, call `requires_grad_(False)`: that saves its share of backward and "
-        "memory.",
     ),
     "poor_initialization": (
-        "The signal shrinks or grows from layer to layer, or units begin as copies of each other: gradients "
-        "will vanish, explode or be the same for all.",
-        "Use `kaiming_normal_` (ReLU) or `xavier_uniform_` (tanh, sigmoid); never a constant for whole "
-        "weight matrices.",
+        "The weights were made too large or too small for the depth of the model: gradients vanish or "
+        "explode.",
+        "Use `kaiming_normal_` (ReLU) or `xavier_uniform_` (tanh, sigmoid).",
         "Normalisation layers and residual connections make depth safe; scale residual branches by "
         "1/sqrt(2 x layers).",
     ),
     "update_ratio_high": (
-        "One update replaces a large share of the weights: what was learnt is lost, and units die.",
+        "One update replaces a large share of the weights: what was learnt may be lost, and units may die.",
         "Divide the learning rate by 3 to 10; a healthy ratio of update to weight is about 1e-3.",
         "Warm the learning rate up: Adam's first updates are as large as the learning rate for every weight, "
         "however small the gradient.",
@@ -165,7 +156,7 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "away; 1e-4 is a lot.",
     ),
     "update_ratio_low": (
-        "The updates are too small to change anything: at 1e-7 a step, a weight needs millions of steps.",
+        "The updates are too small to change anything: at 1e-7 per step, a weight needs millions of steps.",
         "Raise the learning rate, or look at what the scheduler makes of it (`scheduler.get_last_lr()`): one "
         "that is meant for epochs and stepped at every batch has soon decayed to nothing.",
         "With SGD the update is as small as the gradient: check whether a loss weight, a clip norm or a "
@@ -173,10 +164,9 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "In bfloat16 or float16 weights, updates this small are lost in rounding altogether.",
     ),
     "accumulated_gradient": (
-        "The gradients are never cleared, so that every update is made with the sum over all steps so far: "
-        "it works a little, like too large a learning rate with stale directions.",
+        "The gradients are never cleared, so every update is made with the sum over all steps so far: this "
+        "acts like a learning rate that is too large, with stale directions.",
         "Call `optimizer.zero_grad()` once for each update, before `loss.backward()`.",
-        "For gradient accumulation, clear after every `optimizer.step()`, not never.",
         "With several optimizers, each has to clear its own parameters.",
     ),
     "memory_leak": (
@@ -199,28 +189,21 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "The model learns the training samples by heart: the validation loss rises while the training loss "
         "falls.",
         "Keep the checkpoint of the lowest validation loss, and stop here.",
-        "More data or augmentation first; then weight decay, dropout, label smoothing, or a smaller model.",
-        "Check that training and validation data are of the same kind, and that `model.eval()` is called.",
+        "To go further, try more data or augmentation first; then weight decay, dropout, or a smaller model.",
     ),
     "rank_divergence": (
         "Replicas that should be equal are not: from here on each rank trains a model of its own.",
-        "Usual causes: other seeds before the model was made, parameters changed outside of the optimizer, "
-        "or a rank that skipped an update that others made.",
-        "Check that every parameter takes part in every step (`find_unused_parameters`), and that buffers "
-        "are broadcast.",
-        "Start again from a checkpoint that all ranks load; compare the first step that differs.",
+        "Start again from a checkpoint that all ranks load.",
     ),
     "input_out_of_range": (
-        "An input is far larger than it usually is: an outlier, another unit, or a sample that was not "
-        "normalised.",
-        "Look at this batch and at where its samples come from; clamp or drop outliers in the data loader.",
-        "If the new range is intended (a curriculum, another data set), nothing is wrong.",
+        "An input is far larger than usual, or than the limit that was set: an outlier, another unit, or a "
+        "sample that was not normalised.",
+        "Look at this batch and at where its samples come from.",
     ),
     "output_degenerate": (
         "The model returns the same for every input: it has collapsed, or its input does not reach the "
         "output.",
-        "Look for dead units or saturation further up, a gate or a mask that is 0, a softmax over a "
-        "dimension of size 1.",
+        "Look for dead units or saturation further up, or a gate or a mask that is 0.",
         "It was so from the start: check the last layer's initialization and the forward's wiring.",
         "It became so: lower the learning rate, and restart from before the collapse.",
     ),
@@ -228,13 +211,12 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "The latents of a sampling became NaN or Inf at the denoising step named; all later ones keep it.",
         "In float16 a VAE or an attention overflows at large scales: try bfloat16, or float32 for that part.",
         "Look at what `probe.analyze_diffusion_pipeline` says: parameters that are NaN, another dtype.",
-        "At the first or last step, look at what the scheduler divides by there.",
     ),
     "diffusion_drift": (
         "The latents are much larger or smaller than data and noise in the scheduler's proportions would be.",
         "Check that model and scheduler agree on `prediction_type` (epsilon, v_prediction, sample), and that "
         "`scale_model_input` and `init_noise_sigma` are applied.",
-        "Check the latents' scaling factor, and that `data_std` fits; strong guidance raises the scale.",
+        "Check the latents' scaling factor, and that `data_std` fits.",
         "A model that is not trained yet drifts as a rule: compare after some training.",
     ),
     "high_resource_use": (
@@ -244,15 +226,15 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "performance_degradation": (
         "Steps take much longer than they did at first.",
-        "Usual causes: a list that grows and is walked in every step, a cold or slow disk behind the data "
-        "loader, memory that is swapped, a device that throttles when hot.",
-        "Look at the module times (level advanced) of an early and a late step: the part that grew is "
-        "the cause.",
-        "Another program on the same machine or device has the same effect; longer sequences do, too.",
+        "Usual causes: a list that grows and is walked in every step, longer sequences, a slow disk, or "
+        "memory that is swapped.",
+        "Compare the module times (level `advanced`) of an early and a late step: the part that grew is the "
+        "cause.",
+        "The step's own work takes as long as before: look for another program on this machine.",
     ),
     "high_anomaly_rate": (
         "So many steps have a warning that they are no accidents: the run as a whole is unhealthy.",
-        "Read the first event of this run: the later ones mostly follow from it.",
+        "Read the first event of this run first: later ones often follow from it.",
     ),
     "recovery": (
         "A recovery that was switched on has acted: it changed this step, so that the run can go on.",
@@ -263,13 +245,8 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     "control": (
         "Somebody has asked this of the training from outside; the message says who, from where, and whether "
         "it was accepted.",
-        "Who may only look is given the address of `dashboard url --view`.",
     ),
-    "level_changed": (
-        "What is measured has changed from this step on: gaps in charts begin or end here.",
-        "A jump that brings a closer look is a suspicion, not a fault: see what changed at the step it names "
-        "(data, learning rate, loss terms), and which layers moved with it.",
-    ),
+    "level_changed": ("What is measured has changed from this step on: gaps in charts begin or end here.",),
     "throttled": (
         "A measurement takes place less often, to keep the probe's share of the step below its limit.",
         "Raise `overhead_limit` if you would rather have the numbers.",
@@ -282,50 +259,6 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
 PHASES: Final[Mapping[str, str]] = {
     "backward": "Forward was finite; only the derivative is not. Keep the input away from the point where "
     "the derivative is infinite: masking the output afterwards does not help.",
-    "input": "The batch itself holds NaN or Inf: check it in the data loader (`torch.isfinite(x).all()`).",
+    "input": "Check each batch before the model's call: `assert torch.isfinite(x).all()`, with the index of "
+    "the sample in its message.",
 }
-
-
-BEFORE_IT_LEARNS: Final = (
-    "What is learnt all at once (a parity, modular arithmetic) stays at the level of guessing for long: "
-    "it may take many more steps.",
-    "To see whether model and loss can learn at all, overfit a single batch; if they can, check that targets "
-    "belong to their inputs.",
-)
-"""Of a `loss_plateau` whose weights still change."""
-FREE_SPACE: Final = "Free space, or give the spool a larger place with `NANSCOPE_SPOOL`."
-"""Of a `data_gap` whose reason is the disk."""
-UNSEEN_GRADIENTS: Final = (
-    "What `loss.backward()` computes is seen, and so is what "
-    "`torch.autograd.grad(loss, list(model.parameters()))` returns; training itself is not affected.",
-    "Where `torch.func` is to stay, put its gradients into `parameter.grad` and have an optimizer step.",
-)
-"""Of a `data_gap` that is no loss of records: no step was seen at all."""
-NEW_TASK: Final = (
-    "The inputs have another size from this step on, the loss has jumped with it, and it falls again step by "
-    "step: what a curriculum does that goes on to longer sequences or larger images.",
-    "If the size was not meant to change, look at the data source: what it gives from this step on.",
-    "If the loss settles too high, make the change smaller, or lower the learning rate for its first steps.",
-)
-"""Of a `loss_spike` that is information: a new level from which the loss falls."""
-EDGE_BURST: Final = (
-    "The updates are a little too long for the sharpest direction of the loss: the weights oscillate along "
-    "it and the gradient grows step by step, until they reach where the loss is flatter. Nothing is broken.",
-    "If this bothers you, lower the learning rate, or warm it up for longer.",
-    "If the bursts get higher from one to the next, the run may be about to diverge: a lower learning rate.",
-)
-"""Of a `gradient_explosion` that is information: a burst that grew step by step, and may come back."""
-LOSS_INPUT: Final = (
-    "The loss function is given something else than it expects: see its documentation for what its input is.",
-)
-"""Of a loss whose graph shows what it is given."""
-LOSS_BOUND: Final = ("Check the values of the targets, and what the loss function expects.",)
-"""Of a loss below what its function can return."""
-BROADCAST: Final = ("Give predictions and targets one shape, say by `predictions.squeeze(-1)`.",)
-"""Of a loss that compares every prediction with every target."""
-RAW_INPUT: Final = (
-    "Normalise the input: subtract its mean and divide by its standard deviation, taken from the training "
-    "data.",
-    "A normalisation layer before the first layer has the same effect.",
-)
-"""Of an input that was never normalised; it is no outlier."""

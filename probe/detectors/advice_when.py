@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 
 EARLY_STEPS: Final = 64
 """What begins within so many steps of a run counts as there from the start."""
+ORDINARY_RATE: Final = 0.01
+"""From it on tiny updates are the gradient's doing, not the learning rate's."""
 HUGE: Final = 1e4
 """Magnitude of logits that no target and no mask explains."""
 
@@ -55,6 +57,12 @@ class Known(NamedTuple):
     """Whether weights are on a GPU."""
     samples: int | None = None
     """Of the step under way."""
+    rate: float | None = None
+    """The highest learning rate."""
+    is_nan: bool | None = None
+    """Whether the value that was found is NaN; False: Inf."""
+    held_for_backward: bool | None = None
+    """Whether a large part of the memory is neither weights nor gradients nor optimizer state."""
 
 
 CHANGED: Final[Mapping[str, str]] = {
@@ -135,6 +143,11 @@ def _is_warning(known: Known) -> bool:
     return known.severity != "info"
 
 
+def _is_masked_away(known: Known) -> bool:
+    """Whether loss and gradients stayed finite, so that NaN in an activation may come from padding."""
+    return known.severity != "critical" and not known.is_after_nonfinite
+
+
 CONDITIONS: Final[Mapping[str, Callable[[Known], bool]]] = {
     # What an op computed with.
     "A product of finite numbers overflowed float16": _is_float16,
@@ -144,6 +157,8 @@ CONDITIONS: Final[Mapping[str, Callable[[Known], bool]]] = {
     "In float16": _is_float16,
     "In half precision, check for underflow": _may_be_half,
     "In bfloat16 or float16 weights": lambda known: not known.weights or _has_half(known.weights),
+    "Small gradients become 0": lambda known: "float16" in known.weights | known.dtypes,
+    "Look at the operations inside this module": lambda known: known.op is None and not known.has_only_read,
     "cross entropy is NaN when every target": lambda known: not _is_huge(known),
     "The logits are huge": _is_huge,
     # What the training has changed before, and how its data come.
@@ -161,12 +176,16 @@ CONDITIONS: Final[Mapping[str, Callable[[Known], bool]]] = {
     "If it rose suddenly": lambda known: _may_be_late(known) and is_unchanged(known),
     "Divide the learning rate": is_unchanged,
     "Try a residual connection": is_unchanged,
+    "LeakyReLU or GELU let": is_unchanged,
     # What is bad already.
     "Skip the update of this step": lambda known: known.are_weights_bad is not True,
     "Restart from the last good checkpoint: the weights": lambda known: known.are_weights_bad is True,
     "The parameters that hold NaN": lambda known: known.has_spread is not False,
     "`clip_grad_norm_` does not help": lambda known: not known.is_scaled,
     "No loss and no gradient was NaN": lambda known: not known.is_after_nonfinite,
+    "If it comes from padding": _is_masked_away,
+    "Look for missing values": lambda known: known.is_nan is not False,
+    "It is Inf, not NaN": lambda known: known.is_nan is False,
     # Whether it was so from the start, or became so.
     "Usual cause: one update that was too large": _may_be_late,
     "It is so from the start": _may_be_early,
@@ -180,28 +199,35 @@ CONDITIONS: Final[Mapping[str, Callable[[Known], bool]]] = {
     "A model that is not trained yet": _may_be_early,
     # Where it is.
     "Look between the first affected layer": lambda known: not known.is_everywhere,
+    "Usual causes: all ReLUs": lambda known: not known.is_everywhere,
+    "No layer gets anything": lambda known: known.is_everywhere,
     "If it is intended (an auxiliary": lambda known: not known.is_everywhere,
-    "If it is meant to stay": lambda known: not known.is_everywhere,
-    "With one of ordinary size": lambda known: not known.is_everywhere,
     "Reduce the batch, the number": _is_memory,
     "Most often a list of losses": _is_unexplained,
     "Look for a cache without a limit": _is_unexplained,
     "On the host: data loader workers": _is_unexplained,
     "Save a checkpoint now": _is_memory,
     "Reduce the batch size": lambda known: known.samples != 1,
+    "Trade time for memory": lambda known: known.held_for_backward is not False,
     "On a GPU": lambda known: known.is_on_device is not False,
     # Which optimizer, and what of it.
     "With Adam, a larger eps": _may_be_adam,
     "Warm the learning rate up: Adam's": lambda known: _may_be_adam(known) and _may_be_early(known),
     "With SGD the update": _may_be_sgd,
+    "Raise the learning rate": lambda known: known.rate is None or known.rate < ORDINARY_RATE,
     "The optimizer has weight decay": lambda known: known.has_decay is True,
     "With several optimizers": lambda known: known.optimizer_count != 1,
     "Autocast to bfloat16": lambda known: not _has_half(known.weights),
     # A plateau from the start, or behind a fall.
+    "If it is what guessing gives": _is_warning,
     "Check the wiring": _is_warning,
     "Check the loss: `cross": _is_warning,
     "Check the learning rate": _is_warning,
     "It stopped after learning": lambda known: not _is_warning(known),
+    # Whether a step's own work takes longer.
+    "Usual causes: a list": _is_warning,
+    "Compare the module times": _is_warning,
+    "The step's own work": lambda known: not _is_warning(known),
 }
 """By how a sentence begins; a sentence that is not here holds for every event of its kind or op."""
 

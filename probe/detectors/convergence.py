@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..wire import Severity
-from .advice_texts import BEFORE_IT_LEARNS
 from .base import Finding, Floats
+from .cause_advice import BEFORE_IT_LEARNS
 from .medians import median_of
 from .nonfinite import NEIGHBOURS
 from .sample import ModuleSample, Sample, Succession

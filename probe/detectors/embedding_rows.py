@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from .base import Finding
+from .cause_advice import ONE_ROW
 from .sample import Sample
 
 LOOKS: Final = 10
@@ -52,18 +53,20 @@ class EmbeddingRowsDetector:
             return []
         self._is_reported = True
         name, row = next(iter(self._rows.items()))
-        more = f"; the same of {', '.join(list(self._rows)[1:4])}" if len(self._rows) > 1 else ""
+        others = ", ".join(f"`{other}`" for other in list(self._rows)[1:4])
+        more = f"; the same of {others}" if others else ""
         return [
             Finding(
                 kind="parameter_not_updated",
                 severity="warning",
                 subject=name,
-                message=f"Of the {self._sizes[name]} rows of {name} only row {row} got a gradient in each of "
-                f"the first {LOOKS} steps{more}: every index is {row}, or a mask lets only that row through. "
-                "Look at what makes the indices, and whether a mask is upside down",
+                message=f"Of the {self._sizes[name]} rows of `{name}` only row {row} got a gradient in each "
+                f"of the first {LOOKS} steps{more}: every index is {row}, or a mask lets only that row "
+                "through",
                 value=1.0,
                 threshold=None,
                 baseline={"rows": float(self._sizes[name])},
                 affected=tuple(self._rows),
+                advice=ONE_ROW,
             )
         ]

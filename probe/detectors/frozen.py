@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .base import Finding
+from .cause_advice import FROZEN
 from .layers import in_words
 from .sample import Sample
 
@@ -50,5 +51,6 @@ class FrozenDetector:
                 threshold=0.0,
                 baseline={"steps": float(self._steps)},
                 affected=self._names,
+                advice=FROZEN,
             )
         ]

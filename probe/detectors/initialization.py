@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .base import Finding
+from .cause_advice import COPIES
 from .layers import in_words
 from .sample import Floats, ModuleSample, ModuleSuccession, Sample, Succession
 from .sampled_thresholds import SampledThresholds
@@ -121,8 +122,8 @@ class InitializationDetector:
                 subject=names[first],
                 advice=advice,
                 message=f"On its way back the gradient {verb} by a factor of {per_matrix:.3g} from one "
-                f"weight matrix to the one before: from {norms[last]:.3g} in {names[last]} to "
-                f"{norms[first]:.3g} in {names[first]} at step {sample.step}{began}",
+                f"weight matrix to the one before: from {norms[last]:.3g} in `{names[last]}` to "
+                f"{norms[first]:.3g} in `{names[first]}` at step {sample.step}{began}",
                 value=float(np.exp(abs(logs[-1] - logs[0]))),
                 threshold=self._ratio,
                 neighbours=_by_depth(norms, rows),
@@ -238,11 +239,12 @@ def _zero(sample: Sample) -> Finding | None:
         kind="poor_initialization",
         severity="warning",
         subject=names[0],
-        message=f"{names[0]} and {len(names) - 1} more of {len(matrices)} weight matrices are 0 throughout "
+        message=f"`{names[0]}` and {len(names) - 1} more of {len(matrices)} weight matrices are 0 throughout "
         f"at step {sample.step}, and so are their gradients: zeros behind zeros do not learn",
         value=0.0,
         threshold=None,
         affected=names,
+        advice=COPIES,
     )
 
 
@@ -273,7 +275,7 @@ def _tiny(sample: Sample) -> Finding | None:
         kind="poor_initialization",
         severity="warning",
         subject=names[0],
-        message=f"The elements of {names[0]} and {len(names) - 1} more of {len(matrices)} weight matrices "
+        message=f"The elements of `{names[0]}` and {len(names) - 1} more of {len(matrices)} weight matrices "
         f"are so small (standard deviation {std[tiny[0]]:.2g}) that each makes its input about "
         f"{1.0 / gain[gain > 0.0].min():.2g} times smaller at step {sample.step}",
         value=float(gain[gain > 0.0].min()),
@@ -297,9 +299,10 @@ def _constant(sample: Sample) -> Finding | None:
         kind="poor_initialization",
         severity="warning",
         subject=names[0],
-        message=f"All elements of {names[0]} and {len(names) - 1} more of {len(matrices)} weight matrices "
+        message=f"All elements of `{names[0]}` and {len(names) - 1} more of {len(matrices)} weight matrices "
         f"are equal at step {sample.step}: the units of a layer begin as copies of each other and stay so",
         value=float(std[constant[0]]),
         threshold=None,
         affected=names,
+        advice=COPIES,
     )

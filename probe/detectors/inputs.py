@@ -9,6 +9,7 @@ from typing import Final
 from ..wire import Severity
 from .base import Finding
 from .baselines import SeriesHistory, Strikes
+from .cause_advice import BLANK_INPUT
 from .medians import median_of
 from .nonfinite import NEIGHBOURS
 from .sample import InputSample, Lasting, Sample
@@ -109,6 +110,7 @@ class _InputHistory:
             threshold=CONSTANT * size,
             baseline={"samples": float(self._varied)},
             affected=(name,),
+            advice=BLANK_INPUT,
         )
 
     def judge(self, step: int, name: str, size: float) -> Finding | None:

@@ -1,10 +1,11 @@
 """From parameters to layers: the norm of a layer is the L2 norm over the parameters that it owns.
 
-Used by the gradient detectors; vectorised, because a model may have thousands of layers.
+Vectorised, because a model may have thousands of layers. Also which modules a set of parameters makes up.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -129,3 +130,28 @@ def in_words(layer: str) -> str:
 def and_more(count: int) -> str:
     """Say how many layers are affected besides the one named; empty for none."""
     return f" and {count} more layer{'s' if count > 1 else ''}" if count else ""
+
+
+def topmost_modules(names: Sequence[str], chosen: npt.NDArray[np.bool_]) -> dict[str, tuple[str, ...]]:
+    """Group the chosen parameters by the outermost modules that contain no other.
+
+    A parameter whose own module has others besides is its own group, by its full name.
+    """
+    total: dict[str, int] = {}
+    inside: dict[str, int] = {}
+    for name, is_chosen in zip(names, chosen, strict=True):
+        for module in _modules_above(name):
+            total[module] = total.get(module, 0) + 1
+            inside[module] = inside.get(module, 0) + bool(is_chosen)
+    groups: dict[str, list[str]] = {}
+    for name, is_chosen in zip(names, chosen, strict=True):
+        if is_chosen:
+            whole = (module for module in _modules_above(name) if inside[module] == total[module])
+            groups.setdefault(next(whole, name), []).append(name)
+    return {module: tuple(members) for module, members in groups.items()}
+
+
+def _modules_above(name: str) -> list[str]:
+    """Of `a.b.weight`: the root, a, a.b."""
+    segments = name.split(".")[:-1]
+    return [".".join(segments[:count]) for count in range(len(segments) + 1)]

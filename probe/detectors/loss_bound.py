@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from .advice_texts import LOSS_BOUND
 from .base import Finding, Observation, ObservationBatch
+from .cause_advice import LOSS_BOUND
 
 LOOKS: Final = 5
 """Looks that must have shown the same function; so must all others."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from .advice_texts import LOSS_INPUT
 from .base import Finding
+from .cause_advice import LOSS_INPUT
 from .sample import Sample
 
 LOOKS: Final = 5

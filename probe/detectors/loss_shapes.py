@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from .advice_texts import BROADCAST
 from .base import Finding
+from .cause_advice import BROADCAST
 from .sample import Sample
 
 LOOKS: Final = 5

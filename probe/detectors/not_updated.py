@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .base import Finding
+from .cause_advice import LOST_IN_ROUNDING, MEANT, NO_GRADIENT, NOT_IN_OPTIMIZER
 from .medians import median_of
 from .sample import Floats, Sample, Succession
 from .sampled_thresholds import SampledThresholds
@@ -146,6 +147,7 @@ class NotUpdatedDetector:
                 threshold=0.0,
                 baseline={"steps": float(self._idle_steps)},
                 affected=tuple(sample.parameter_names[i] for i in affected),
+                advice=NOT_IN_OPTIMIZER if sizable.any() else NO_GRADIENT,
             )
         ]
 
@@ -157,17 +159,19 @@ class NotUpdatedDetector:
             self._late, self._affected = late, tuple(names[i] for i in late.tolist())
         more = f" and {len(late) - 1} more" if len(late) > 1 else ""
         is_backbone = _is_long_prefix(sample.layer_of, late)
+        lost = _lost(sample, late)
         how = "; the optimizer seems to have only what follows" if is_backbone else " while others moved"
         return Finding(
             kind="parameter_not_updated",
             severity="info" if is_backbone else "warning",
             subject=names[first],
-            message=f"{names[first]}{more} of {len(names)} parameters had a gradient and did not change in "
-            f"the {int(self._steps[first])} steps up to step {sample.step}{how}{_lost(sample, late)}",
+            message=f"`{names[first]}`{more} of {len(names)} parameters had a gradient and did not change in "
+            f"the {int(self._steps[first])} steps up to step {sample.step}{how}{lost}",
             value=0.0,
             threshold=0.0,
             baseline={"steps": float(self._steps[first])},
             affected=self._affected,
+            advice=LOST_IN_ROUNDING if lost else NOT_IN_OPTIMIZER + MEANT,
         )
 
 

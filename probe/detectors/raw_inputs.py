@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from .advice_texts import RAW_INPUT
 from .base import Finding
+from .cause_advice import RAW_INPUT
 from .sample import Sample
 
 SIZE: Final = 1e4

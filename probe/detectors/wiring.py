@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from ..wire import Severity
 from .base import Finding
-from .layers import in_words
+from .cause_advice import CUT, MEANT, NO_GRADIENT, NOT_CALLED, NOT_IN_OPTIMIZER, STEP, ZERO_GRAD_ORDER
+from .layers import in_words, topmost_modules
 from .sample import Sample
 from .sampled_thresholds import SampledThresholds
 
@@ -243,6 +244,7 @@ class WiringDetector:
             steps=self.steps,
             affected=tuple(name for part in order for name in part.parameters),
             value=float(count),
+            advice=_ADVICE.get(first.reason, CUT) + MEANT,
         )
 
     def _orphaned(self) -> Finding:
@@ -259,6 +261,7 @@ class WiringDetector:
             steps=self.steps,
             affected=names,
             value=float(len(names)),
+            advice=NOT_IN_OPTIMIZER + MEANT,
         )
 
     def _strayed(self) -> Finding:
@@ -269,23 +272,25 @@ class WiringDetector:
         return self._finding(
             subject=first.type_name,
             severity="warning",
-            message=f"{first.type_name}{more}{where} {'are' if others else 'is'} no part of the model, and "
+            message=f"`{first.type_name}`{more}{where} {'are' if others else 'is'} no part of the model, and "
             f"no optimizer has {'them' if others else 'it'}: {_parameters(count)} got gradients and did not "
             f"change in the {self.steps} steps up to step {self._step} (in a plain list or dictionary?)",
             steps=self.steps,
             affected=(),
             value=float(count),
+            advice=NOT_IN_OPTIMIZER,
         )
 
-    def _never_stepped(self) -> tuple[str, int]:
+    def _never_stepped(self) -> _Told:
         steps = self.idle_steps
         return (
             f"No parameter has changed in the {steps} steps up to step {self._step}: backward runs and the "
             "gradients are cleared, but the optimizer's step() is never called",
             steps,
+            STEP,
         )
 
-    def _cut_off(self) -> tuple[str, int]:
+    def _cut_off(self) -> _Told:
         steps = self.cut_off_steps
         if self._is_ungraded:
             at = f" ({self._cut_line})" if self._cut_line else ""
@@ -294,6 +299,7 @@ class WiringDetector:
                 f"model is called with gradients switched off{at}, so the loss that backward is called on "
                 "depends on no parameter. Call the model outside of torch.no_grad() and inference_mode()",
                 steps,
+                CUT,
             )
         why = "a detach(), .data or item() on the way, or a loss made anew from numbers"
         how = f": the graph is cut at {self._cut_line}" if self._cut_line else f" ({why})"
@@ -301,18 +307,20 @@ class WiringDetector:
             f"No gradient has reached any parameter at the {steps} updates up to step {self._step}: the "
             f"model is called, and no loss that backward is called on depends on what it returns{how}",
             steps,
+            CUT if self._cut_line else NO_GRADIENT,
         )
 
-    def _cleared(self) -> tuple[str, int]:
+    def _cleared(self) -> _Told:
         steps = self.empty_steps
         return (
             f"At the last {steps} updates up to step {self._step} no parameter had a gradient, though "
             "backward had run: the gradients are cleared between backward() and step()",
             steps,
+            ZERO_GRAD_ORDER,
         )
 
-    def _whole_model(self, told: tuple[str, int]) -> Finding:
-        message, steps = told
+    def _whole_model(self, told: _Told) -> Finding:
+        message, steps, advice = told
         return self._finding(
             subject=self._names[0],
             severity="warning",
@@ -320,6 +328,7 @@ class WiringDetector:
             steps=steps,
             affected=self._names,
             value=float(len(self._names)),
+            advice=advice,
         )
 
     def _finding(
@@ -331,6 +340,7 @@ class WiringDetector:
         steps: int,
         affected: tuple[str, ...],
         value: float,
+        advice: tuple[str, ...],
     ) -> Finding:
         return Finding(
             kind="parameter_not_updated",
@@ -341,9 +351,17 @@ class WiringDetector:
             threshold=0.0,
             baseline={"steps": float(steps)},
             affected=affected,
+            advice=advice,
         )
 
 
+_Told = tuple[str, int, tuple[str, ...]]
+"""Message, number of steps, and what to do."""
+_ADVICE: Final[dict[Reason, tuple[str, ...]]] = {
+    "never_called": NOT_CALLED,
+    "unused": NO_GRADIENT,
+    "unknown": NO_GRADIENT,
+}
 _REASONS: Final[dict[Reason, str]] = {
     "never_called": "it was not called in a forward with gradients",
     "no_grad": "it is called{where} with gradients switched off (torch.no_grad, or a reentrant checkpoint "
@@ -362,28 +380,3 @@ def _why(part: Part) -> str:
 
 def _parameters(count: int) -> str:
     return f"{count} parameter{'' if count == 1 else 's'}"
-
-
-def topmost_modules(names: Sequence[str], chosen: Flags) -> dict[str, tuple[str, ...]]:
-    """Group the chosen parameters by the outermost modules that contain no other.
-
-    A parameter whose own module has others besides is its own group, by its full name.
-    """
-    total: dict[str, int] = {}
-    inside: dict[str, int] = {}
-    for name, is_chosen in zip(names, chosen, strict=True):
-        for module in _modules_above(name):
-            total[module] = total.get(module, 0) + 1
-            inside[module] = inside.get(module, 0) + bool(is_chosen)
-    groups: dict[str, list[str]] = {}
-    for name, is_chosen in zip(names, chosen, strict=True):
-        if is_chosen:
-            whole = (module for module in _modules_above(name) if inside[module] == total[module])
-            groups.setdefault(next(whole, name), []).append(name)
-    return {module: tuple(members) for module, members in groups.items()}
-
-
-def _modules_above(name: str) -> list[str]:
-    """Of `a.b.weight`: the root, a, a.b."""
-    segments = name.split(".")[:-1]
-    return [".".join(segments[:count]) for count in range(len(segments) + 1)]

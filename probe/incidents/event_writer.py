@@ -119,6 +119,7 @@ class EventWriter:
         time: float,
         value: float | None = None,
         threshold: float | None = None,
+        advice: Sequence[str] = (),
     ) -> None:
         """Write an event of the probe's own doing, severity info: a change of what is measured."""
         event = self._new_event(
@@ -130,7 +131,7 @@ class EventWriter:
             message=message[:TEXT_LIMIT],
             evidence=Evidence(value=value, threshold=threshold),
             stacks=Stacks(training_loop=capture_stack()),
-            advice=advice_for(kind),
+            advice=list(advice) or advice_for(kind),
             ended=True,
         )
         self._recorder.event(event)

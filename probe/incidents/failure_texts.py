@@ -14,8 +14,9 @@ from torch.optim.optimizer import Optimizer
 
 from ..detectors.advice import advice_for
 from ..detectors.advice_when import Known
+from ..detectors.layers import in_words
 from ..guard import Guard
-from ..memory.live_memory import describe_live_memory
+from ..memory.live_memory import LiveMemory, describe_live_memory
 from ..threads.stacks import stack_from_traceback
 from ..threads.user_lines import at_line, user_line
 from ..wire import Evidence, NoticedAt, Origin, Stacks
@@ -52,13 +53,16 @@ class _Told(msgspec.Struct):
         self.advice = [*cause.advice]
 
 
-def _known_of_memory(step: int, model: nn.Module | None, samples: int | None) -> Known:
+def _known_of_memory(
+    step: int, model: nn.Module | None, samples: int | None, live: LiveMemory | None
+) -> Known:
     weights = [] if model is None else list(model.parameters())
     return Known(
         samples=samples,
         is_early=step == 0,
         is_on_device=any(weight.device.type != "cpu" for weight in weights) if weights else None,
         weights=frozenset(str(weight.dtype).removeprefix("torch.") for weight in weights),
+        held_for_backward=None if live is None else live.may_be_for_backward(),
     )
 
 
@@ -90,10 +94,10 @@ def describe_failure(
     place = at_line(frames).replace(", ", ", noticed at ", 1) if is_late else at_line(frames)
     told = _Told([f"{text.splitlines()[0]} at step {step}{place}"], advice_for(kind))
     if kind == "out_of_memory":
-        told.advice = advice_for(kind, _known_of_memory(step, model, samples))
         live = guard.run(
             "live_memory", describe_live_memory, error, trace, model=model, optimizers=optimizers
         )
+        told.advice = advice_for(kind, _known_of_memory(step, model, samples, live))
         if live is not None:
             told.lines += live.lines(batch=samples)
             numbers = live.numbers()
@@ -133,7 +137,7 @@ def _add_place(
     """Add in which module or part it was raised, and what the variables there were."""
     told.origin = None if is_late else guard.run("failed_call", failed_call, trace, model)
     if told.origin is not None:
-        told.lines.append(f"Raised in {told.origin.module or 'the root module'}, by {told.origin.op}")
+        told.lines.append(f"Raised in {in_words(told.origin.module or '')}, by {told.origin.op}")
     elif not is_late:
         part = guard.run("failed_part", failed_part, error, trace)
         told.origin = guard.run("failed_loss", failed_loss, error, trace)

@@ -115,6 +115,7 @@ def _of_optimizers(optimizers: Sequence[Optimizer]) -> dict[str, Any]:
     return {
         "optimizers": frozenset(type(optimizer).__name__ for optimizer in optimizers),
         "optimizer_count": len(optimizers),
+        "rate": max((rate for group in groups if isinstance(rate := group.get("lr"), float)), default=None),
         "has_decay": any(bool(group.get("weight_decay")) for group in groups),
         "weights": frozenset(str(value.dtype).removeprefix("torch.") for value in weights),
         "is_on_device": any(value.device.type != "cpu" for value in weights),

@@ -15,7 +15,7 @@ from torch.optim.optimizer import Optimizer
 
 from ..attach.watched_model import WatchedModel
 from ..detectors.frozen import FrozenDetector
-from ..detectors.wiring import topmost_modules
+from ..detectors.layers import topmost_modules
 
 _FIRST: Final = 4
 _STEPS: Final = 20

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Set
 from typing import Final, ParamSpec, TypeVar
 
 from ..compat import all_objects
+from ..detectors.cause_advice import CLOSER_LOOK
 from ..guard import Guard
 from ..incidents.incidents import IncidentReporter
 from ..settings.levels import LEVEL_FEATURES, Features, Settings
@@ -194,7 +195,9 @@ class MeasureSchedule:
         elif (closer := self._closer.begin(step, self._settings)) is not None:
             self._configure(closer)
             message = f"Recording in more detail for {STEPS} steps (level {closer.level}): {suspicion}"
-            self._incidents.note("level_changed", closer.level, message, step=step, time=now)
+            self._incidents.note(
+                "level_changed", closer.level, message, step=step, time=now, advice=CLOSER_LOOK
+            )
 
     def _configure(self, settings: Settings) -> None:
         """Measure by these settings from the next step on."""

@@ -17,9 +17,10 @@ from torch.optim.optimizer import Optimizer
 from ..attach.layout import ModelLayout, module_names
 from ..attach.watched_model import WatchedModel
 from ..compat import all_objects, torch_ranks
+from ..detectors.layers import topmost_modules
 from ..detectors.not_updated import NotUpdatedDetector
 from ..detectors.updates import UpdateRatioDetector
-from ..detectors.wiring import WiringDetector, topmost_modules
+from ..detectors.wiring import WiringDetector
 from ..guard import Guard
 from ..measure.statistics.statistics import Floats, tensor_norms
 from ..threads.stacks import RawFrame, inner_torch_removed, raw_stack

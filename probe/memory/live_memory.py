@@ -81,6 +81,13 @@ class LiveMemory(msgspec.Struct):
             return None
         return max(self.used_bytes - sum(self.totals().values()), 0.0)
 
+    def may_be_for_backward(self) -> bool | None:
+        """Whether a tenth or more may be activations kept for backward; None where that is not known."""
+        sums = self.totals()
+        rest = sums["other tensors"] + (self.rest_bytes or 0.0)
+        held = sum(sums.values()) + (self.rest_bytes or 0.0)
+        return None if self.rest_bytes is None or not held else rest >= held / 10
+
     def largest(self, count: int) -> list[Block]:
         """Return the largest blocks, largest first."""
         return sorted(self.blocks.values(), key=lambda block: -block.bytes)[:count]

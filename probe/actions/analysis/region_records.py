@@ -12,6 +12,7 @@ from typing import Final
 
 from ...delivery.recorder.tally import GradientAnomaly
 from ...detectors.base import Finding
+from ...detectors.cause_advice import SLOW_REGION
 from ...detectors.episodes import EpisodeTracker
 from ...incidents.event_writer import EventWriter
 from ...threads.stacks import capture_stack
@@ -186,4 +187,5 @@ def _slow(row: RegionStatistics, limit_s: float) -> Finding:
         message=slow_message(row, limit_s),
         value=row.running_mean_s,
         threshold=limit_s,
+        advice=SLOW_REGION,
     )

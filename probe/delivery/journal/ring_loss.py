@@ -68,7 +68,7 @@ def event_of_loss(
         severity="info" if has_ended and not lost else "warning",
         message=" ".join(_sentences(lost, odd, has_ended=has_ended)),
         evidence=Evidence(value=float(lost) if lost else None),
-        advice=advice_for("data_gap"),
+        advice=advice_for("data_gap") if lost or not has_ended else [],
         ended=True,
     )
     is_known = any(isinstance(record, Event) and record.id == event.id for record in decoded)

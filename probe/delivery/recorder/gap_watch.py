@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from ...detectors.advice import advice_for
-from ...detectors.advice_texts import FREE_SPACE
+from ...detectors.cause_advice import FREE_SPACE, FULL_JOURNAL, KEPT_FOLDER
 from ...guard import Guard
 from ...own_files import closed_by_script
 from ...wire import Event, Evidence, Gap, RunStart, Severity
@@ -163,7 +163,7 @@ class GapWatch:
             head = f"Nothing can be written, {self._recorder.waiting:,} records wait in memory"
         count = f"{lost:,} records are lost" if lost else "nothing is lost" + ("" if is_over else " yet")
         event = self._event(
-            "blocked", "warning", f"{head}, and {count}: {block.why}", lost, block, _full_disk()
+            "blocked", "warning", f"{head}, and {count}: {block.why}", lost, block, advice=_of_disk(lost)
         )
         told: list[Event | Gap] = [
             msgspec.structs.replace(event, last_step=last_step, ended=is_over, time=block.time)
@@ -193,7 +193,7 @@ class GapWatch:
         self._lost_limit = _FACTOR * lost
         why = self._recorder.failed or "training was faster than the disk"
         text = f"{lost:,} records of this run could not be written and are lost: {why}"
-        return [self._event("lost", "warning", text, lost, advice=_full_disk())]
+        return [self._event("lost", "warning", text, lost, advice=_of_disk(lost))]
 
     def _news_of_removals(self) -> list[Event | Gap]:
         events: list[Event | Gap] = []
@@ -204,7 +204,7 @@ class GapWatch:
                 f"{count:,} records, which are lost unless a dashboard has stored them; recording continues "
                 "in a new folder"
             )
-            events.append(self._event(f"removed {count}", "warning", text, count))
+            events.append(self._event(f"removed {count}", "warning", text, count, advice=KEPT_FOLDER))
         return events
 
     def _news_of_closed_files(self) -> list[Event | Gap]:
@@ -229,7 +229,7 @@ class GapWatch:
             f"The journal has reached its cap: the oldest {evicted:,} frames were deleted from it. "
             "What a dashboard has stored already is not affected; events are never deleted"
         )
-        return [self._event("evicted", "info", text, evicted)]
+        return [self._event("evicted", "info", text, evicted, advice=FULL_JOURNAL)]
 
     def _news_of_names(self) -> list[Event | Gap]:
         events: list[Event | Gap] = []
@@ -257,7 +257,8 @@ class GapWatch:
         message: str,
         count: int,
         block: _Block | None = None,
-        advice: Sequence[str] = (),
+        *,
+        advice: Sequence[str],
     ) -> Event:
         return make_event(
             self._start,
@@ -269,10 +270,10 @@ class GapWatch:
             severity=severity,
             message=message[:_TEXT_LIMIT],
             evidence=Evidence(value=float(count)),
-            advice=list(advice) or advice_for("data_gap"),
+            advice=list(advice),
             ended=True,
         )
 
 
-def _full_disk() -> list[str]:
-    return [*advice_for("data_gap"), FREE_SPACE]
+def _of_disk(lost: int) -> list[str]:
+    return [*(advice_for("data_gap") if lost else ()), FREE_SPACE]

@@ -14,6 +14,20 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "If the same rank is first again after a restart with other data, suspect its device: run its "
         "memory test (`nvidia-smi -q -d ECC` shows errors), and try the job without it.",
     ),
+    "from the start": (
+        "The models were not made equal: another seed or another checkpoint on one rank. Load one checkpoint "
+        "on all ranks, or broadcast rank 0's weights before the first step.",
+    ),
+    "on its own": (
+        "Its gradients are not averaged with the others': call the model through its wrapper (not "
+        "`model.module`), and not inside `no_sync()`.",
+        "Start again from a checkpoint that all ranks load.",
+    ),
+    "since a step": (
+        "Something changed the parameters of one rank alone: code that writes to them outside of the "
+        "optimizer, or an update that one rank skipped and others made.",
+        "Start again from a checkpoint that all ranks load.",
+    ),
     "gradients": (
         "Each rank trains a model of its own. For populations, local SGD or a search over settings that is "
         "as it should be.",
@@ -34,6 +48,16 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 """What to do where the kind's own advice is about other things."""
+
+
+def divergence_advice(*, is_stray: bool, was_equal: bool) -> str:
+    """Return the key of what to do about a rank that is no replica.
+
+    Args:
+        is_stray: whether its gradients differ, too.
+        was_equal: whether it was a replica before.
+    """
+    return "on its own" if is_stray else "since a step" if was_equal else "from the start"
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
@@ -65,7 +89,7 @@ def divergence_message(
     since = "from the start" if equal_at is None and step == 0 else f"at step {step}"
     size = abs(own - other) / max(abs(own), abs(other), 1e-300)
     first = (
-        f"Rank {rank} is not a replica of rank {reference} {since}: norm of {parameter} {own:.6g} against "
+        f"Rank {rank} is not a replica of rank {reference} {since}: norm of `{parameter}` {own:.6g} against "
         f"{other:.6g} ({_share(size)})"
     )
     lines = [first]

@@ -18,7 +18,7 @@ import numpy as np
 from ...wire import Event, Severity
 from .lineup import CAP_BYTES, Lineup
 from .norms import Bools, Floats, agree_with, groups_of, relative_difference
-from .rank_texts import divergence_message, own_ways_message
+from .rank_texts import divergence_advice, divergence_message, own_ways_message
 
 SAME_DEVICES: Final = 2e-6
 """Relative difference of norms beyond which replicas on equal devices differ: 16 float32 roundings, for a
@@ -303,6 +303,7 @@ class ReplicaWatch:
         """What is said of a rank: how it was when it was first seen to differ."""
         difference = compared.differing[rank]
         worst = int(difference.argmax())
+        equal_at, is_stray = self._equal_at.get(rank), rank in compared.strays
         return RankFinding(
             kind="rank_divergence",
             severity="critical",
@@ -318,8 +319,8 @@ class ReplicaWatch:
                 agreeing=compared.agreeing,
                 has_majority=compared.has_majority,
                 step=step,
-                equal_at=self._equal_at.get(rank),
-                shares_gradients=rank not in compared.strays,
+                equal_at=equal_at,
+                shares_gradients=not is_stray,
                 parameter=self._names[worst],
                 own=float(samples[rank].parameters[worst]),
                 other=float(samples[compared.reference].parameters[worst]),
@@ -331,6 +332,7 @@ class ReplicaWatch:
             affected=tuple(
                 dict.fromkeys(self._layer_of[i] for i in np.flatnonzero(difference > self.tolerance))
             ),
+            advice=divergence_advice(is_stray=is_stray, was_equal=equal_at is not None or step > 0),
             last_step=step,
         )
 

@@ -45,7 +45,7 @@ def test_lost_records_are_one_event_until_they_are_ten_times_as_many(recorder: R
     (event,) = watch.look()
     assert (event.kind, event.severity, event.step, event.evidence.value) == ("data_gap", "warning", 41, 3.0)
     assert event.message.startswith("3 records of this run could not be written and are lost: a Frame does")
-    assert event.advice
+    assert "were lost" in event.advice[0] and event.advice[1].startswith("Free space")
     lose(recorder, 26)
     assert watch.look() == []
     lose(recorder, 1)
@@ -64,6 +64,7 @@ def test_evicted_frames_are_told_with_their_number(recorder: Recorder) -> None:
     assert sum(gap.end_seq - gap.first_seq for gap in gaps) == oldest > 0
     (event,) = watch.look()
     assert (event.severity, event.evidence.value) == ("info", float(oldest))
+    assert event.advice == ["To keep more, raise `journal_cap_mib`."], "a dashboard may have stored them"
 
 
 def test_the_recorders_thread_writes_the_event_by_itself(recorder: Recorder) -> None:

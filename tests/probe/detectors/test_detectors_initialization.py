@@ -128,6 +128,7 @@ def test_matrices_of_one_number_are_found_at_the_first_step() -> None:
     assert [(step, finding.subject, finding.affected) for step, finding in found] == [
         (0, "0.weight", ("0.weight", "3.weight", "5.weight"))
     ]
+    assert "begin equal" in found[0][1].advice[0], "no other gain helps"
 
 
 def test_matrices_that_are_random_or_zero_are_silent() -> None:

@@ -94,6 +94,7 @@ def test_one_differing_rank_of_64_is_named_with_its_first_step_and_layer(rank: i
     )
     assert f"63 of 64 ranks are equal; rank {rank} is not." in finding.message
     assert "At step 190 it was still equal." in finding.message
+    assert finding.advice == "since a step"
 
 
 def test_one_skipped_update_is_found_by_the_part_of_a_thousandth_that_it_leaves() -> None:
@@ -104,7 +105,7 @@ def test_one_skipped_update_is_found_by_the_part_of_a_thousandth_that_it_leaves(
 def test_two_ranks_that_differ_from_the_start_are_one_event_that_accuses_neither() -> None:
     (finding,) = judge(replicas(2, 100, spoil([1], from_step=0)), 2)
     assert (finding.rank, finding.step, finding.severity) == (1, 0, "critical")
-    assert "from the start" in finding.message
+    assert "from the start" in finding.message and finding.advice == "from the start"
     assert "nothing shows which one is right" in finding.message
 
 

@@ -10,6 +10,7 @@ import pytest
 from sampled_runs import NAMES, OPTIONS, describe, find, plain
 
 from probe.detectors import not_updated
+from probe.detectors.cause_advice import LOST_IN_ROUNDING, MEANT, NOT_IN_OPTIMIZER
 from probe.detectors.not_updated import NotUpdatedDetector
 from probe.detectors.sample import Sample
 from probe.detectors.updates import UpdateRatioDetector
@@ -98,6 +99,7 @@ def test_not_updated_message_says_where_the_gradient_is_lost_in_rounding(
     finding = find(samples, NotUpdatedDetector(OPTIONS))[0][1]
     assert ("so small (the largest 1e-08) that a step of learning rate 0.1" in finding.message) == is_lost
     assert ("lost in rounding" in finding.message) == is_lost
+    assert finding.advice == (LOST_IN_ROUNDING if is_lost else NOT_IN_OPTIMIZER + MEANT)
     assert np.float32(8.0) - np.float32(0.1 * 1e-8) == np.float32(8.0)
 
 

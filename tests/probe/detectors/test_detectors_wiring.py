@@ -9,7 +9,17 @@ import pytest
 from sampled_runs import OPTIONS, plain
 
 from probe.detectors.base import Finding
-from probe.detectors.wiring import Part, Reason, WiringDetector, topmost_modules
+from probe.detectors.cause_advice import (
+    CUT,
+    MEANT,
+    NO_GRADIENT,
+    NOT_CALLED,
+    NOT_IN_OPTIMIZER,
+    STEP,
+    ZERO_GRAD_ORDER,
+)
+from probe.detectors.layers import topmost_modules
+from probe.detectors.wiring import Part, Reason, WiringDetector
 
 NAMES = ("encoder.0.weight", "encoder.0.bias", "encoder.2.weight", "head.weight", "head.scale")
 ENCODER = np.array([True, True, True, False, False])
@@ -34,17 +44,19 @@ def judged(missing: Iterable[np.ndarray], parts: Sequence[Part]) -> list[tuple[i
 
 
 @pytest.mark.parametrize(
-    ("reason", "first", "text"),
+    ("reason", "first", "text", "advice"),
     [
-        ("cut_off", 9, "goes into `head` without its graph: a detach() on the way"),
-        ("no_grad", 9, "with gradients switched off"),
-        ("no_graph", 9, "what it returns carries no graph"),
-        ("unused", 99, "does not reach the loss"),
-        ("never_called", 99, "it was not called in a forward with gradients"),
-        ("unknown", 99, "the loss does not depend on it"),
+        ("cut_off", 9, "goes into `head` without its graph: a detach() on the way", CUT),
+        ("no_grad", 9, "with gradients switched off", CUT),
+        ("no_graph", 9, "what it returns carries no graph", CUT),
+        ("unused", 99, "does not reach the loss", NO_GRADIENT),
+        ("never_called", 99, "it was not called in a forward with gradients", NOT_CALLED),
+        ("unknown", 99, "the loss does not depend on it", NO_GRADIENT),
     ],
 )
-def test_wiring_names_the_module_once_its_patience_is_over(reason: Reason, first: int, text: str) -> None:
+def test_wiring_names_the_module_once_its_patience_is_over(
+    reason: Reason, first: int, text: str, advice: tuple[str, ...]
+) -> None:
     found = judged([ENCODER] * 120, [part(reason, where="train.py:7 in forward", goes_into="head")])
     step, finding = found[0]
     assert (step, finding.kind, finding.severity, finding.subject) == (
@@ -54,6 +66,7 @@ def test_wiring_names_the_module_once_its_patience_is_over(reason: Reason, first
         "encoder",
     )
     assert text in finding.message
+    assert finding.advice == advice + MEANT
     assert finding.affected == NAMES[:3]
     assert (finding.value, finding.baseline) == (3.0, {"steps": first + 1.0})
     assert len(found) == 120 - first
@@ -115,6 +128,7 @@ def test_wiring_of_parameters_in_no_optimizer_names_their_module() -> None:
     assert detector.has_news
     (finding,) = detector.observe(plain(20))
     assert (finding.severity, finding.subject) == ("warning", "encoder")
+    assert finding.advice == NOT_IN_OPTIMIZER + MEANT
     detector.note_orphans(NAMES[:3], are_backbone=True)
     assert [finding.severity for finding in detector.observe(plain(20))] == ["info"]
     detector.note_orphans((), are_backbone=False)
@@ -128,9 +142,11 @@ def test_wiring_of_the_whole_model() -> None:
     detector.note_empty(18, 9)
     assert detector.observe(plain(18)) == []
     detector.note_idle(19, 20)
-    assert "step() is never called" in detector.observe(plain(19))[0].message
+    (finding,) = detector.observe(plain(19))
+    assert "step() is never called" in finding.message and finding.advice == STEP
     detector.note_empty(20, 10)
-    assert "cleared between backward() and step()" in detector.observe(plain(20))[0].message
+    finding = detector.observe(plain(20))[0]
+    assert "cleared between backward() and step()" in finding.message and finding.advice == ZERO_GRAD_ORDER
     detector.note_empty(21, 0)
     detector.note_idle(21, 0)
     assert detector.observe(plain(21)) == []

@@ -69,6 +69,7 @@ def test_a_spike_brings_a_closer_look_that_says_why(tmp_path: Path) -> None:
     changes = [event for event in journal.events if event.kind == "level_changed"]
     assert [event.subject for event in changes] == ["advanced", "basic"]
     assert changes[0].message.startswith(f"Recording in more detail for {STEPS} steps (level advanced): ")
+    assert "data, learning rate" in changes[0].advice[0] and changes[1].advice != changes[0].advice
     assert changes[1].step == changes[0].step + STEPS
     closer = range(changes[0].step + 1, changes[1].step + 1)
     gradients = [

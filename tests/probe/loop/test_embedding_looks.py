@@ -39,7 +39,7 @@ def events(spool: Path, batch: Batch, *, rows: int = 20, **options: Any) -> list
 def test_table_whose_every_index_is_one_is_told(spool: Path, row: int, options: dict[str, bool]) -> None:
     (event,) = events(spool, lambda step: torch.full((8, 5), row), **options)
     assert (event.severity, event.subject, event.step) == ("warning", "0.weight", 9)
-    assert f"only row {row} got a gradient" in event.message
+    assert f"only row {row} got a gradient" in event.message and "upside down" in event.advice[-1]
 
 
 HEALTHY: dict[str, tuple[Batch, dict[str, Any]]] = {
