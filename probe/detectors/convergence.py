@@ -21,6 +21,7 @@ import numpy.typing as npt
 from ..wire import Severity
 from .base import Finding, Floats
 from .cause_advice import BEFORE_IT_LEARNS
+from .label_frequencies import LabelFrequencyDetector
 from .medians import median_of
 from .nonfinite import NEIGHBOURS
 from .sample import ModuleSample, Sample, Succession
@@ -72,10 +73,16 @@ def level_of(losses: Sequence[float] | Floats) -> Level:
 
 
 class PlateauDetector:
-    """Emits `loss_plateau`: a warning where the run does not learn, information where it has stopped to."""
+    """Emits `loss_plateau`: a warning where the run does not learn, information where it has stopped to.
 
-    def __init__(self, thresholds: SampledThresholds) -> None:
+    Args:
+        thresholds: of the session.
+        labels: finds the loss of the labels' frequencies, which is judged as that of guessing is.
+    """
+
+    def __init__(self, thresholds: SampledThresholds, labels: LabelFrequencyDetector | None = None) -> None:
         self._thresholds = thresholds
+        self._labels = labels or LabelFrequencyDetector(thresholds)
         self._succession = Succession()
         self._reset()
 
@@ -89,6 +96,8 @@ class PlateauDetector:
         self._stuck_since = self._stuck_at = 0
         """The first step and the newest one at which nothing was learnt."""
         self._classes: int | None = None
+        self._at_labels: Finding | None = None
+        """That the loss is that of always predicting the labels' frequencies, since it was found."""
 
     def observe(self, sample: Sample) -> list[Finding]:
         """Return a finding while the loss is on a plateau."""
@@ -97,13 +106,16 @@ class PlateauDetector:
         if sample.modules is not None:
             self._classes = _classes(sample.modules) or self._classes
         self._note_training(sample)
+        if found := self._labels.observe(sample):
+            self._at_labels = found[0]
+            self._standing = [self._stuck(sample, found[0])]
         if sample.loss is None:
             return list(self._standing)
         self._all.add(sample.step, sample.loss)
         self._remember(sample.step, sample.loss)
         self._judged += 1
         if self._judged % EVERY == 0:
-            stuck = self._guessing(sample) or self._flat(sample)
+            stuck = self._at_frequencies(sample) or self._guessing(sample) or self._flat(sample)
             finding = self._stopped(sample) if stuck is None else self._stuck(sample, stuck)
             self._standing = [] if finding is None else [finding]
         return list(self._standing)
@@ -144,6 +156,25 @@ class PlateauDetector:
         recent.append((step, loss))
         while len(recent) > MIN_LOSSES + 1 and step - recent[1][0] >= wanted:
             recent.popleft()
+
+    def _at_frequencies(self, sample: Sample) -> Finding | None:
+        """The loss has not left that of the labels' frequencies, where it was found before.
+
+        Each batch has labels of its own, so losses differ more than of a model that guesses.
+        """
+        found, recent = self._at_labels, self._recent
+        if found is None or found.baseline is None or len(recent) < MIN_LOSSES:
+            return found
+        guess, level = found.baseline["guess"], level_of([loss for _, loss in recent])
+        if abs(level.median - guess) > GUESSING * guess + 2.0 * level.error:
+            self._at_labels = None
+            return None
+        return self._finding(
+            sample,
+            level,
+            f"Loss {level.median:.4g} is still that of always predicting the label frequencies at step "
+            f"{sample.step}",
+        )
 
     def _guessing(self, sample: Sample) -> Finding | None:
         """The recent loss is that of a model that gives every class the same probability."""

@@ -52,7 +52,7 @@ class LabelledLoss(NamedTuple):
 
 
 class LabelFrequencyDetector:
-    """Emits `loss_plateau`, a warning, once.
+    """Finds a `loss_plateau`, once; `PlateauDetector` asks for it, and judges whether anything is trained.
 
     Attributes:
         is_over: whether nothing more is to be noted.

@@ -305,7 +305,7 @@ class Ema(nn.Module):
 def test_state_that_a_first_call_has_spoilt_is_not_blamed_on_its_reader(is_buffer):
     replay = run_step(Ema(is_buffer=is_buffer), batch()).replay()
     assert replay.origin is None
-    assert "mean, which the forward itself changes, is non-finite now" in replay.reason
+    assert "`mean`, which the forward itself changes, is non-finite now" in replay.reason
 
 
 @pytest.mark.parametrize("is_buffer", [True, False])

@@ -63,7 +63,7 @@ def test_nan_made_by_the_optimizer_is_told_as_a_parameter_that_was_bad_before(sp
     _train(model, torch.optim.Adam(model.parameters(), lr=0.01, eps=0.0), steps=2)
     event = _nonfinite_loss(spool)
     assert (event.step, event.origin) == (1, None)
-    assert "the parameter idle." in event.message
+    assert "the parameter `idle." in event.message
     assert "was already non-finite before the forward" in event.message
 
 

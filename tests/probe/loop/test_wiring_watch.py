@@ -243,7 +243,7 @@ def test_layers_in_a_plain_list_are_named_with_the_line_of_their_call(spool: Pat
     train(model, sgd(model))
     _, subject, message = told(spool)
     assert subject == "Linear"
-    assert "Linear and 1 more, called at test_wiring_watch.py:" in message and "4 parameters" in message
+    assert "`Linear` and 1 more, called at test_wiring_watch.py:" in message and "4 parameters" in message
     (event,) = events(spool)
     assert event.step == OPTIONS.stuck_steps - 1
 
