@@ -6,7 +6,7 @@ import functools
 import gc
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
+from itertools import compress, repeat
 from operator import is_
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final
@@ -72,7 +72,8 @@ class Inventory:
     @functools.cached_property
     def _functions(self) -> list[FunctionType]:
         """Those of no library; of those that were frozen only what modules and their classes hold."""
-        found = [one for one in self._objects if type(one) is FunctionType]
+        are_functions = map(is_, map(type, self._objects), repeat(FunctionType))
+        found = compress(self._objects, are_functions)
         return list(_functions_of_the_script([*found, *(_in_modules() if self._is_frozen else ())]))
 
 
@@ -93,8 +94,10 @@ def files_near(roots: Sequence[nn.Module], functions: Iterable[FunctionType]) ->
     """
     files = dict.fromkeys([*_running_files(), *_files_of(roots)])
     programs = {package for file in files if (package := installed_package(file))}
-    for function in [one for one in functions if one.__code__.co_filename in files]:
-        for value in list(function.__globals__.values()):
+    taking_part = [one.__globals__ for one in functions if one.__code__.co_filename in files]
+    # All functions of a module have one dictionary.
+    for variables in {_identity(one): one for one in taking_part}.values():
+        for value in list(variables.values()):
             if len(files) >= _MOST_FILES:
                 return frozenset(files)
             file = _file_of(value) if type(value) is ModuleType else _file_of_code(value)
@@ -144,13 +147,18 @@ def _functions_of_the_script(values: Iterable[Any]) -> Iterator[FunctionType]:
 def _in_modules() -> Iterator[Any]:
     """What modules that are no libraries, and their classes, hold."""
     known = [one for one in list(sys.modules.values()) if type(one) is ModuleType]
+    classes: dict[int, type] = {}
     for module in (one for one in known if not is_library(_file_of(one))):
         for value in list(vars(module).values()):
-            yield value
-            for part in list(vars(value).values()) if isinstance(value, type) else ():
-                if isinstance(part, property):
-                    yield from (part.fget, part.fset, part.fdel)
-                yield getattr(part, "__func__", part)
+            if isinstance(value, type):
+                classes[_identity(value)] = value  # many modules have imported it
+            else:
+                yield value
+    for kind in classes.values():
+        for part in list(vars(kind).values()):
+            if isinstance(part, property):
+                yield from (part.fget, part.fset, part.fdel)
+            yield getattr(part, "__func__", part)
 
 
 def _file_of(module: ModuleType) -> str:
