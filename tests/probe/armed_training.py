@@ -17,9 +17,9 @@ from probe.loop.closer_look import CloserLook
 from probe.measure.kernels import hot_binding
 from probe.session import Probe
 
-ARMED_AT = 60
-"""Detectors have seen what is usual by now, and step 50 has measured what the update did."""
-LAST = 80
+ARMED_AT = 30
+"""Detectors have seen what is usual by now."""
+LAST = 50
 
 
 class Planted(nn.Module):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from reference import Scene, recorded
 from small_training import batches, small_model
+from thinned import thinned
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
 from torch.nn import functional as F
@@ -108,8 +109,10 @@ def test_inductor_model_has_the_numbers_of_its_run_without_the_probe(tmp_path: P
     assert recorded(loop, tmp_path).differences(frames=4) == []
 
 
-@pytest.mark.parametrize("given", [True, False])
-@pytest.mark.parametrize("cleared", ["before the forward", "after the update", "never"])
+@pytest.mark.parametrize(
+    ("cleared", "given"),
+    thinned(["before the forward", "after the update", "never"], [True, False], every=2),
+)
 def test_compiled_update_ends_a_step_at_the_next_forward_and_says_so(
     tmp_path: Path, given: bool, cleared: str, caplog: pytest.LogCaptureFixture
 ) -> None:

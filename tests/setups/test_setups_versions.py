@@ -15,7 +15,9 @@ OTHERS = [path for path in os.environ.get("SETUPS_INTERPRETERS", "").split(os.pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("interpreter", [sys.executable, *OTHERS])
+@pytest.mark.parametrize(
+    "interpreter", [pytest.param(sys.executable, marks=[pytest.mark.faults] * (not OTHERS)), *OTHERS]
+)
 def test_other_versions_watch_find_a_nan_and_replay_it(interpreter: str) -> None:
     finished = subprocess.run([interpreter, str(SCRIPT)], capture_output=True, text=True, timeout=300)
     found = json.loads(finished.stdout.splitlines()[-1])

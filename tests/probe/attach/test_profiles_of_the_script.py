@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from forked_scripts import ForkedScripts
 from torch import nn
 from torch.autograd import profiler as autograd_profiler
 from torch.profiler import ProfilerActivity
@@ -72,19 +71,22 @@ print(json.dumps([modules(first), modules(again)]))
 """
 
 
-def modules_of(how: str, spool: str) -> Any:
-    command = [sys.executable, "-c", PROGRAM, how, spool]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return json.loads(told.stdout.splitlines()[-1])
+def modules_of(forked: ForkedScripts, folder: Path, how: str, spool: str) -> Any:
+    """In a process that has made no profile before."""
+    code, out, err = forked.start(["-c", PROGRAM, how, spool], folder).finish()
+    assert code == 0, err
+    return json.loads(out.splitlines()[-1])
 
 
 @pytest.mark.parametrize(
     "how",
     ["stack", "scheduled", *(pytest.param(how, marks=pytest.mark.faults) for how in ("modules", "old"))],
 )
-def test_modules_of_a_profile_are_those_without_the_probe(how: str, tmp_path: Path) -> None:
-    plain = modules_of(how, "")
-    assert plain[1] and modules_of(how, str(tmp_path)) == plain
+def test_modules_of_a_profile_are_those_without_the_probe(
+    how: str, tmp_path: Path, forked: ForkedScripts
+) -> None:
+    plain = modules_of(forked, tmp_path, how, "")
+    assert plain[1] and modules_of(forked, tmp_path, how, str(tmp_path / "watched")) == plain
 
 
 def test_start_of_profiles_is_torchs_own_again_after_a_session(tmp_path: Path) -> None:

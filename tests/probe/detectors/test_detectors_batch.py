@@ -15,6 +15,7 @@ import pytest
 from detector_series import TRAININGS, as_batch, lognormal, observe_norms
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thinned import thinned
 
 from probe.detectors import DetectorBank, DetectorThresholds, Finding, Observation
 from probe.detectors.baselines import BLOCKS, RowHistory, SeriesHistory
@@ -158,7 +159,7 @@ def same(first: list[tuple[int, list[Finding]]], second: list[tuple[int, list[Fi
 # ------------------------------------------------------------------------------------------- the tests
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([DetectorThresholds(), EAGER, LIMITED]))
 def test_bank_batches_find_and_learn_the_same_as_single_steps(
     seed: int, thresholds: DetectorThresholds
@@ -171,9 +172,10 @@ def test_bank_batches_find_and_learn_the_same_as_single_steps(
     assert contents(batched) == contents(single)
 
 
-@pytest.mark.parametrize("factor", [0.0, 1e-6, 0.02, 50.0, 1e5])
-@pytest.mark.parametrize("rows", [slice(0, 3), slice(None)])
-@pytest.mark.parametrize("lasting", [1, 3, 13, 90])
+@pytest.mark.parametrize(
+    ("factor", "rows", "lasting"),
+    thinned([0.0, 1e-6, 0.02, 50.0, 1e5], [slice(0, 3), slice(None)], [1, 3, 13, 90], every=4),
+)
 def test_bank_faults_that_end_where_a_batch_begins_are_the_same(
     factor: float, rows: slice, lasting: int
 ) -> None:
@@ -199,8 +201,7 @@ def test_bank_batches_of_a_real_training_learn_the_same(name: str) -> None:
     assert contents(batched) == contents(single)
 
 
-@pytest.mark.parametrize("layers", [1, 3, 20, 70, 1100])
-@pytest.mark.parametrize("size", [2, 16, 100])
+@pytest.mark.parametrize(("layers", "size"), thinned([1, 3, 20, 70, 1100], [2, 16, 100], every=3))
 def test_bank_healthy_batches_are_not_judged_step_by_step(
     layers: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,7 +47,7 @@ def _is_same_op(op: str, node: str) -> bool:
 @pytest.mark.filterwarnings("ignore:std", "ignore:var", "ignore:Using a target size")
 @pytest.mark.parametrize(
     "seeds",
-    [range(PROGRAMS // 8), pytest.param(range(PROGRAMS // 8, PROGRAMS), marks=pytest.mark.faults)],
+    [range(PROGRAMS // 20), pytest.param(range(PROGRAMS // 20, PROGRAMS), marks=pytest.mark.faults)],
     ids=["some", "more"],
 )
 def test_no_op_of_a_random_loss_is_falsely_named(seeds):

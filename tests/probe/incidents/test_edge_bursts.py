@@ -94,14 +94,14 @@ def classes(seed: int, *, lr: float) -> list[Observation]:
     ("seed", "widths", "lr"),
     [
         (19, (64,), 0.35),
-        (1, (64,), 0.35),
-        (3, (64,), 0.35),
+        pytest.param(1, (64,), 0.35, marks=pytest.mark.faults),
+        pytest.param(3, (64,), 0.35, marks=pytest.mark.faults),
         (1, (64,), 0.5),
         (0, (64, 64, 64), 0.1),
-        (3, (64, 64, 64), 0.1),
-        (1, (64, 64, 64), 0.2),
+        pytest.param(3, (64, 64, 64), 0.1, marks=pytest.mark.faults),
+        pytest.param(1, (64, 64, 64), 0.2, marks=pytest.mark.faults),
         (7, (256,), 0.3),
-        (4, (32, 32), 0.25),
+        pytest.param(4, (32, 32), 0.25, marks=pytest.mark.faults),
     ],
 )
 def test_descent_at_the_edge_of_stability_has_information_alone(

@@ -272,7 +272,7 @@ SERIES: Final = {
 }
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     name=st.sampled_from(sorted(SERIES)),
     noise=st.sampled_from([0.0, 0.05, 0.3]),

@@ -19,7 +19,8 @@ pytestmark = [
     pytest.mark.skipif(hot_binding.status().calls is None, reason=hot_binding.status().reason),
     pytest.mark.usefixtures("nothing_switched_off", "one_thread"),
 ]
-STEPS = 200
+STEPS = 120
+"""More than a hundred: weights, gradients and modules are looked at more closely by then."""
 
 
 class Recurrent(nn.Module):

@@ -25,7 +25,7 @@ from probe.attach.watched_model import is_surely_zero
 from probe.loop.training_loop import TrainingLoop
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-STEPS = 60
+STEPS = 36
 Left = Callable[[int], bool]
 
 
@@ -190,7 +190,7 @@ def test_update_that_a_scaler_skips_has_its_gradients_and_one_frame(spool: Path,
 
     def step(number: int) -> None:
         handles = []
-        if number == 30:
+        if number == STEPS // 2:
             weight = loop.model[0].weight  # type: ignore[union-attr, index]
             handles.append(weight.register_hook(lambda grad: grad * math.inf))  # type: ignore[union-attr]
         backward(number)
@@ -218,7 +218,7 @@ def test_gradients_filled_with_zeros_on_a_device_are_noticed_as_cleared(
     with device_stand_in():
         run = loop.run(spool)
     assert steps_of(run) == [*range(STEPS)]
-    # 15 steps are left out, of which each has 4 gradients: no others are waited for.
+    # Nine steps are left out, of which each has 4 gradients: no others are waited for.
     assert waited.count(True) == 4 * sum(map(each_fourth, range(STEPS)))
 
 

@@ -518,7 +518,7 @@ def test_nothing_of_a_finished_step_is_kept_but_some_inputs(make: Callable[..., 
     assert sys.getrefcount(inputs) == before
 
 
-@pytest.mark.parametrize("count", [1000])
+@pytest.mark.parametrize("count", [400])
 def test_arming_again_and_again_leaves_no_reference(make: Callable[..., Training], count: int) -> None:
     training = make(small())
     inputs, targets = batch()
@@ -534,7 +534,7 @@ def test_arming_again_and_again_leaves_no_reference(make: Callable[..., Training
         for record in [*training.ring.records()]:
             training.ring._numbers[4] = record.end  # taken
     after = [sys.getrefcount(one) for one in watched]
-    # None and True come and go elsewhere too; what a step leaves behind would be a thousand.
+    # None and True come and go elsewhere too; what a step leaves behind would be 400.
     assert all(abs(now - then) <= count // 20 for now, then in zip(after, before, strict=True))
 
 
@@ -576,7 +576,7 @@ CYCLES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", CYCLES)
 def test_disarming_anywhere_in_a_step_leaves_no_reference(make: Callable[..., Training], name: str) -> None:
-    count, (model, options) = 1000, CYCLES[name]
+    count, (model, options) = 400, CYCLES[name]
     micro_steps = options.get("micro_steps", 1)
     marked_model = model()
     first = next(marked_model.parameters())
@@ -625,7 +625,7 @@ def test_disarming_anywhere_in_a_step_leaves_no_reference(make: Callable[..., Tr
         cycle(at)
     gc.collect()
     after = [sys.getrefcount(one) for one in watched]
-    # None and True come and go elsewhere too; what one kind of cycle leaves behind would be over a hundred.
+    # None and True come and go elsewhere too; what one kind of cycle leaves behind would be over fifty.
     assert all(abs(now - then) <= count // 20 for now, then in zip(after, before, strict=True))
     assert len(gc.get_objects()) - objects <= count // 20
 
@@ -1064,5 +1064,6 @@ def test_callbacks_run_clean_under_the_sanitizers(tmp_path: Path) -> None:
 def test_sources_have_no_warnings(tmp_path: Path) -> None:
     if compile.find_compiler() is None:
         pytest.skip("no C compiler: apt-get install gcc libc6-dev")
-    options = ["-Wall", "-Wextra", "-Wno-psabi", "-Werror"]
+    # The compiler follows values from the first level of optimisation on; the third takes it 6 s.
+    options = ["-Wall", "-Wextra", "-Wno-psabi", "-Werror", "-O1"]
     assert compile.compile_kernel(tmp_path / compile.LIBRARY_NAME, extra=options) is None

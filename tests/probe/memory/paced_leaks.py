@@ -1,4 +1,4 @@
-"""Runs the loops of `test_leaks_plain.py` with steps of 15 ms, and prints which containers were named.
+"""`paced_leaks.py LOOP...`: loops of `test_leaks_plain.py` with steps of 15 ms; prints what was named.
 
 A program of its own: what pytest holds takes a look at the heap a second, of which a training has nothing.
 A step is as long as a fixed piece of work, some 15 ms: a machine on which looks take longer has longer steps.
@@ -67,7 +67,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     named = {}
-    for run in [*leaking(), *healthy()]:
+    for run in (run for run in [*leaking(), *healthy()] if run.__name__ in sys.argv[1:]):
         loop = PacedLoop()
         expected = run(loop)
         named[run.__name__] = expected, [incident.finding.subject for incident in loop.found]

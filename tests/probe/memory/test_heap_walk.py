@@ -59,6 +59,13 @@ def walked(frame: Any, *, pieces: int = 10**9, late: int = 10**9) -> tuple[HeapW
     return walk, seen, slices
 
 
+@pytest.fixture
+def frame_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What all other tests and their libraries hold is not walked: it takes a second each time."""
+    monkeypatch.setattr(heap_walk, "_all_frames", lambda frame: [frame])
+    monkeypatch.setattr(heap_walk, "module_names", lambda *, is_wide: [])
+
+
 class Holder:
     """Has one attribute."""
 
@@ -85,6 +92,7 @@ def holders(target: list[int]) -> Iterator[tuple[Any, str]]:
     yield slotted, "a list"
 
 
+@pytest.mark.usefixtures("frame_alone")
 @pytest.mark.parametrize("number", range(7))
 def test_walk_comes_to_what_is_held_and_names_it(number: int) -> None:
     def check() -> None:
@@ -117,6 +125,7 @@ def test_walk_in_many_slices_sees_what_one_slice_sees() -> None:
     assert {id(parameter) for parameter in model.parameters()} <= set(in_slices.tensors)
 
 
+@pytest.mark.usefixtures("frame_alone")
 def test_walk_out_of_time_goes_on_in_the_next_slice() -> None:
     holder = Holder({str(number): [[number]] for number in range(3000)})
     _, seen, slices = walked(sys._getframe(), pieces=1, late=20)
@@ -124,6 +133,7 @@ def test_walk_out_of_time_goes_on_in_the_next_slice() -> None:
     assert sum(id(value) in seen.lengths for value in holder.inside.values()) == 3000
 
 
+@pytest.mark.usefixtures("frame_alone")
 def test_walk_keeps_nothing_alive_between_slices() -> None:
     kept = [Holder([Holder([number])]) for number in range(2000)]
     references = [weakref.ref(holder.inside[0]) for holder in kept]
@@ -140,6 +150,7 @@ def test_walk_keeps_nothing_alive_between_slices() -> None:
     assert walk.is_done
 
 
+@pytest.mark.usefixtures("frame_alone")
 def test_walk_enters_a_long_list_at_both_ends() -> None:
     items = [[number, number] for number in range(20_000)]
     _, seen, _ = walked(sys._getframe())
@@ -148,6 +159,7 @@ def test_walk_enters_a_long_list_at_both_ends() -> None:
     assert id(items[10_000]) not in seen.lengths
 
 
+@pytest.mark.usefixtures("frame_alone")
 def test_walk_does_not_read_a_data_set_through() -> None:
     samples = [[(number, [number]) for number in range(100)] for _ in range(1000)]
     walk, seen, _ = walked(sys._getframe())
@@ -155,6 +167,7 @@ def test_walk_does_not_read_a_data_set_through() -> None:
     assert sum(id(item) in walk.parents for sample in samples for item in sample) < 20 * 512
 
 
+@pytest.mark.usefixtures("frame_alone")
 def test_walk_enters_all_modules_of_a_long_list() -> None:
     model = nn.Sequential(*[nn.ReLU() for _ in range(3000)])
     for module in model:
@@ -163,6 +176,7 @@ def test_walk_enters_all_modules_of_a_long_list() -> None:
     assert all(id(module.kept) in seen.lengths for module in model)
 
 
+@pytest.mark.usefixtures("frame_alone")
 def test_walk_runs_no_code_of_classes() -> None:
     class Hostile(type):
         def __getattribute__(cls, name: str) -> Any:
@@ -240,14 +254,12 @@ def _append_left(holder: deque[Any], number: int, item: Any) -> None:
 GROWING = [(list, _append), (dict, _put), (dict, _replace), (deque, _append_left)]
 
 
+@pytest.mark.usefixtures("frame_alone")
 @pytest.mark.parametrize(("kind", "add"), GROWING)
 @pytest.mark.parametrize("before", [1, 30, 200])
 def test_walk_ends_though_a_container_gets_as_much_as_a_slice_visits(
-    kind: type[Any], add: Callable[[Any, int, Any], None], before: int, monkeypatch: pytest.MonkeyPatch
+    kind: type[Any], add: Callable[[Any, int, Any], None], before: int
 ) -> None:
-    # What the test program holds beside it takes more slices than the walk may have.
-    monkeypatch.setattr(heap_walk, "_all_frames", lambda frame: [frame])
-    monkeypatch.setattr(heap_walk, "module_names", lambda *, is_wide: [])
     holder = kind()
     items = [[_of_floats(number + layer) for layer in range(20)] for number in range(before + 80 * 40)]
     for number in range(before):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
+from probe.memory import heap_walk
 from probe.memory.heap_looks import Look
 from probe.memory.heap_meter import Pacer
 from probe.memory.heap_walk import HeapWalk
@@ -95,6 +96,13 @@ def train(watch: LeakWatch, steps: int) -> list[MemoryIncident]:
 
 
 @pytest.fixture
+def tests_not_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pytest and all other tests hold is not looked at: that takes a second each time."""
+    monkeypatch.setattr(heap_walk, "_all_frames", lambda frame: [frame])
+    monkeypatch.setattr(heap_walk, "module_names", lambda *, is_wide: ["torch.utils"] if is_wide else [])
+
+
+@pytest.fixture
 def objects_refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nobody asks the garbage collector for all objects."""
 
@@ -107,7 +115,7 @@ def objects_refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@pytest.mark.usefixtures("objects_refused")
+@pytest.mark.usefixtures("tests_not_walked", "objects_refused")
 @pytest.mark.parametrize("pieces", [10, 10**9])
 def test_leak_is_found_by_name_and_line_however_short_the_slices(pieces: int) -> None:
     budget = Budget(pieces=pieces)
@@ -137,6 +145,7 @@ def test_slices_that_are_over_at_once_do_a_bounded_piece(monkeypatch: pytest.Mon
     assert max(found) < 51 * 300
 
 
+@pytest.mark.usefixtures("tests_not_walked")
 def test_leak_beside_a_large_data_set_is_found_when_every_slice_is_late() -> None:
     samples = [[(number, [number]) for number in range(100)] for _ in range(1000)]
     watch = watch_of(Budget(pieces=-30))
@@ -151,6 +160,7 @@ def test_no_look_is_taken_without_a_budget() -> None:
     assert watch.looks == 0
 
 
+@pytest.mark.usefixtures("tests_not_walked")
 def test_what_a_slice_took_is_taken_off_the_budget() -> None:
     budget = Budget(pieces=10**9)
     watch = watch_of(budget)
@@ -159,6 +169,7 @@ def test_what_a_slice_took_is_taken_off_the_budget() -> None:
     assert min(budget.spent) > 0
 
 
+@pytest.mark.usefixtures("tests_not_walked")
 def test_leak_in_a_library_is_found_once_the_script_explains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.utils, "kept_for_ever", [], raising=False)
     watch = watch_of(Budget(pieces=10**9))
@@ -182,6 +193,7 @@ class CountedHeap(GrowingHeap):
         return super().__call__()
 
 
+@pytest.mark.usefixtures("tests_not_walked")
 def test_no_step_has_both_a_reading_of_the_heap_and_a_slice() -> None:
     heap = CountedHeap()
     watch = LeakWatch(read_heap=heap, read_process=lambda: 1.0, pacer=EveryStep(), budget=Budget(pieces=10))
@@ -208,6 +220,7 @@ class SlowHeap(CountedHeap):
         return super().__call__()
 
 
+@pytest.mark.usefixtures("tests_not_walked")
 def test_a_heap_that_is_slow_to_read_is_given_up_for_the_process() -> None:
     heap, clock = SlowHeap(), iter(range(10**9))
     pages = (float(number * MIB) for number in itertools.count(1000))
