@@ -39,13 +39,11 @@ KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histogr
 demo: $(VENV)/.demo
 	$(BIN)/dashboard demo
 
-# Python's packages come beside Debian's. One test has its program wait for processors; then come parts of one process
-# each, in two rows that take as long.
+# Python's packages come beside Debian's; then parts of one process each, in two rows that take as long.
 test: compiler
 	$(MAKE) --jobs=2 --output-sync=target $(VENV)/.dev packages
-	$(BIN)/python -m pytest -m alone -n0 tests/integration/test_shared_processors.py
 	$(MAKE) --jobs=2 --output-sync=recurse trackers_row others_row
-	$(BIN)/python -m pytest -m "not fresh_process and not alone" -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+	$(BIN)/python -m pytest -m "not fresh_process" -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 		|| { test $$? = 1 && $(BIN)/python tests/once_more.py; }
 
 trackers_row:

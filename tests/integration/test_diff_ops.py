@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -68,6 +65,7 @@ for step in range(9):
     optimizer.step()
 """
 Train = Callable[..., str]
+Diff = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture(scope="module")
@@ -104,21 +102,23 @@ def train(folder: Path, torch_scripts: ForkedScripts) -> Train:
     return run
 
 
-def diff(folder: Path, *arguments: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "dashboard", "diff", "--op", *arguments],
-        env={**os.environ, "NANSCOPE_SPOOL": str(folder / "spool")},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=folder,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode, done.stdout + done.stderr
+@pytest.fixture(scope="module")
+def diff(folder: Path, torch_scripts: ForkedScripts) -> Diff:
+    """Run `dashboard diff --op` with these arguments; return its exit code and all it wrote."""
+
+    def run(*arguments: str) -> tuple[int, str]:
+        command = ["-m", "dashboard", "diff", "--op", *arguments]
+        code, out, err = torch_scripts.start(
+            command, folder, {"NANSCOPE_SPOOL": str(folder / "spool")}
+        ).finish(240)
+        assert "Traceback" not in err, err
+        return code, out + err
+
+    return run
 
 
-def document(folder: Path, *arguments: str, entries: tuple[str, ...] = ("model:build",)) -> dict[str, Any]:
-    code, text = diff(folder, *arguments, *(w for e in entries for w in ("--entry", e)), "--json")
+def document(diff: Diff, *arguments: str, entries: tuple[str, ...] = ("model:build",)) -> dict[str, Any]:
+    code, text = diff(*arguments, *(w for e in entries for w in ("--entry", e)), "--json")
     found: dict[str, Any] = json.loads(text)
     assert code == (0 if found["equal"] else 1)
     return found
@@ -128,16 +128,16 @@ def place(op: dict[str, Any]) -> tuple[str, str, str, str]:
     return op["op"], op["module"], Path(op["file"]).name, op["phase"]
 
 
-def test_two_runs_of_one_seed_are_the_same_op_by_op(folder: Path, train: Train) -> None:
-    code, said = diff(folder, train(), train(again=1), "--entry", "model:build")
+def test_two_runs_of_one_seed_are_the_same_op_by_op(diff: Diff, train: Train) -> None:
+    code, said = diff(train(), train(again=1), "--entry", "model:build")
     assert code == 0 and "Step 6 is the same in both, all" in said and "ops of it to the last bit" in said
     assert "It started from the same parameters, inputs and random state in both." in said
 
 
-def test_changed_op_is_named_with_its_module_and_line(folder: Path, train: Train) -> None:
+def test_changed_op_is_named_with_its_module_and_line(diff: Diff, train: Train) -> None:
     """At step 0 the runs have the same weights: the op itself is what differs."""
     one, other = train("--bundle-at", "0"), train("--bundle-at", "0", "--model", "other")
-    code, said = diff(folder, one, other, "--entry", "model:build", "--entry", "other:build")
+    code, said = diff(one, other, "--entry", "model:build", "--entry", "other:build")
     line = MODEL.splitlines().index("        hidden = torch.tanh(self.up(x))  # the op") + 1
     assert code == 1
     assert (
@@ -149,8 +149,8 @@ def test_changed_op_is_named_with_its_module_and_line(folder: Path, train: Train
 
 
 @pytest.mark.faults
-def test_changed_learning_rate_shows_as_other_parameters(folder: Path, train: Train) -> None:
-    found = document(folder, train(), train("--lr-at", "3"))
+def test_changed_learning_rate_shows_as_other_parameters(diff: Diff, train: Train) -> None:
+    found = document(diff, train(), train("--lr-at", "3"))
     first = found["first"]
     assert place(first["one"])[:2] == ("addmm", "first") and first["one"]["phase"] == "forward"
     assert set(first["reads"]) == {"parameter first.weight", "parameter first.bias"}
@@ -161,8 +161,8 @@ def test_changed_learning_rate_shows_as_other_parameters(folder: Path, train: Tr
 
 
 @pytest.mark.faults
-def test_changed_data_shows_as_another_input(folder: Path, train: Train) -> None:
-    found = document(folder, train(), train("--data-at", "6"))
+def test_changed_data_shows_as_another_input(diff: Diff, train: Train) -> None:
+    found = document(diff, train(), train("--data-at", "6"))
     assert found["first"]["reads"] == ["argument args[0]"]
     starts = {each["name"]: each for each in found["started_from"]}
     assert not any(name.startswith("parameter") for name in starts)
@@ -170,31 +170,31 @@ def test_changed_data_shows_as_another_input(folder: Path, train: Train) -> None
     assert found["first"]["distance"]["roundings"] > 100
 
 
-def test_rounding_alone_is_said_to_be_rounding(folder: Path, train: Train) -> None:
-    code, said = diff(folder, train(), train("--ulp-at", "6"), "--entry", "model:build")
+def test_rounding_alone_is_said_to_be_rounding(diff: Diff, train: Train) -> None:
+    code, said = diff(train(), train("--ulp-at", "6"), "--entry", "model:build")
     assert code == 1 and "the first op whose output differs is `addmm` in `first`" in said
     assert "no more than sums in another order make" in said
 
 
-def test_code_that_is_not_what_ran_is_refused(folder: Path, train: Train) -> None:
+def test_code_that_is_not_what_ran_is_refused(diff: Diff, train: Train) -> None:
     one, other = train("--bundle-at", "0"), train("--bundle-at", "0", "--model", "other")
-    code, said = diff(folder, one, other, "--entry", "model:build")
+    code, said = diff(one, other, "--entry", "model:build")
     assert code == 2 and "the step of the second run does not come again with --entry model:build" in said
 
 
-def test_missing_bundles_and_other_steps_are_clear(folder: Path, train: Train) -> None:
+def test_missing_bundles_and_other_steps_are_clear(diff: Diff, train: Train) -> None:
     one, without = train(), train("--bundle-at", "-1")
-    code, said = diff(folder, one, without, "--entry", "model:build")
+    code, said = diff(one, without, "--entry", "model:build")
     assert code == 2 and "has no bundle of rank 0" in said and "run.save_bundle()" in said
-    code, said = diff(folder, one, train("--bundle-at", "0"), "--entry", "model:build")
+    code, said = diff(one, train("--bundle-at", "0"), "--entry", "model:build")
     assert code == 2 and "no bundles of the same step: the first has step 6, the second 0" in said
-    code, said = diff(folder, one, train(again=1), "--entry", "model:build", "--step", "4")
+    code, said = diff(one, train(again=1), "--entry", "model:build", "--step", "4")
     assert code == 2 and "not two bundles of step 4" in said
-    code, said = diff(folder, one, train(again=1))
+    code, said = diff(one, train(again=1))
     assert code == 2 and "give --entry module:function" in said
 
 
 @pytest.mark.faults
-def test_bundles_themselves_can_be_named(folder: Path, train: Train) -> None:
+def test_bundles_themselves_can_be_named(folder: Path, diff: Diff, train: Train) -> None:
     bundles = [str(next((folder / "spool" / run / "bundles").iterdir())) for run in (train(), train(again=1))]
-    assert document(folder, *bundles)["equal"]
+    assert document(diff, *bundles)["equal"]

@@ -164,8 +164,9 @@ def test_options_and_first_step_reach_the_session(tmp_path: Path, forked: Forked
     assert journal.end.step == 41_000 + len(journal.frames) - 1
 
 
-def test_script_that_watches_late_goes_on_with_what_can_be_had(tmp_path: Path) -> None:
-    both = run_both(tmp_path / "work", str(SCRIPTS / "watches_late.py"), options=["--spool", "recorded"])
+def test_script_that_watches_late_goes_on_with_what_can_be_had(tmp_path: Path, forked: ForkedScripts) -> None:
+    options = ["--spool", "recorded"]
+    both = run_both(tmp_path / "work", str(SCRIPTS / "watches_late.py"), options=options, forked=forked)
     (run,) = (tmp_path / "work" / "recorded").iterdir()
     journal = read_journal(run)
     assert [frame.step for frame in journal.frames] == list(range(12))
@@ -450,16 +451,18 @@ def test_script_that_watches_itself_has_that_session_alone(tmp_path: Path) -> No
     assert line.startswith("nanscope: recording run my-own of Sequential; ")
 
 
-def test_training_by_autograd_grad_is_recorded(tmp_path: Path) -> None:
-    both = run_both(tmp_path / "work", str(SCRIPTS / "momentum_by_hand.py"))
+def test_training_by_autograd_grad_is_recorded(tmp_path: Path, forked: ForkedScripts) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "momentum_by_hand.py"), forked=forked)
     assert both.recorded.out == both.bare.out
     (run,) = both.runs
     assert len(read_journal(run).frames) >= 38
 
 
 @pytest.mark.parametrize("options", [[], ["--quiet"]])
-def test_training_of_no_module_is_told_at_the_end(tmp_path: Path, options: list[str]) -> None:
-    both = run_both(tmp_path / "work", str(SCRIPTS / "raw_tensors.py"), options=options)
+def test_training_of_no_module_is_told_at_the_end(
+    tmp_path: Path, options: list[str], forked: ForkedScripts
+) -> None:
+    both = run_both(tmp_path / "work", str(SCRIPTS / "raw_tensors.py"), options=options, forked=forked)
     assert both.recorded.out == both.bare.out
     assert both.runs == []
     said = [line for line in both.recorded.own_lines if "nothing is recorded" in line]
@@ -496,9 +499,9 @@ def test_training_beside_a_checkouts_probe_is_one_run(way: str, tmp_path: Path, 
     assert way == "no import" or ending.out == "True True\n"
 
 
-def test_quiet_is_a_script_that_watches_itself_too(tmp_path: Path) -> None:
-    script = str(SCRIPTS / "watches_itself.py")
-    both = run_both(tmp_path / "work", script, options=["--quiet"], bare=["-c", "print(True, True)"])
+def test_quiet_is_a_script_that_watches_itself_too(tmp_path: Path, forked: ForkedScripts) -> None:
+    script, bare = str(SCRIPTS / "watches_itself.py"), ["-c", "print(True, True)"]
+    both = run_both(tmp_path / "work", script, options=["--quiet"], bare=bare, forked=forked)
     assert [run.name for run in both.runs] == ["my-own"]
     assert both.recorded.err == ""
 

@@ -33,7 +33,7 @@ def severities(tmp_path: Path, way: str) -> set[str]:
     "way",
     [
         "others have the processor",
-        pytest.param("last in the queue", marks=pytest.mark.alone),
+        pytest.param("last in the queue", marks=pytest.mark.faults),
         pytest.param("stopped now and then", marks=pytest.mark.faults),
     ],
 )
