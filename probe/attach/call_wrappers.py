@@ -6,17 +6,19 @@ the text of tracebacks treat it like the `__call__` that it stands for.
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import os
 from collections.abc import Callable, Container
+from functools import lru_cache
 from pathlib import Path
-from types import FrameType, FunctionType, TracebackType
+from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any, Final, Protocol
 
 import torch
 from torch import nn
 
-from ..compat.torch_modules import CALL, IMPLEMENTATION
+from ..compat.torch_modules import CALL
 from .armed_calls import armed_calls
 from .module_call import module_call
 
@@ -159,7 +161,7 @@ class CallWrappers:
             original = self._everywhere.__globals__["original"]
         scope = {**self._scope, "owner": owner, "original": original, "inherited": original}
         if before is None:
-            scope["inherited"] = _build(_INHERITED_SOURCE, scope, IMPLEMENTATION)
+            scope["inherited"] = _build(_INHERITED_SOURCE, scope)
         wrapper = _build(_CLASS_SOURCE, scope)
         self._of_class[owner] = wrapper, before
         try:
@@ -200,11 +202,28 @@ def is_own_frame(frame: FrameType) -> bool:
     return marked or frame.f_code.co_filename.startswith(_OWN_FOLDER)
 
 
-def _build(source: str, scope: dict[str, Any], name: str = CALL) -> Any:
-    """Compile the wrapper in torch's file, at the line of the function that it stands for."""
-    line = _line_of_torchs_own()
-    exec(compile("\n" * (line - 2) + source, nn.modules.module.__file__, "exec"), scope)  # noqa: S102 - a constant
-    return scope[name]
+def function_in_torch(source: str, scope: dict[str, Any], *, line: int = 0) -> FunctionType:
+    """Make a function that stands for one of torch's: it is of the file that `nn.Module` is in.
+
+    Args:
+        source: a `def`, a constant; compiled once a process, as models and sampled forwards come and go.
+        scope: its globals.
+        line: of the function that it stands for; 0 where its own does.
+    """
+    # A code of its own each time: what dynamo has compiled for one holds for the globals of that one.
+    scope.setdefault("__builtins__", builtins)
+    return FunctionType(_compiled(source, line).replace(), scope)
+
+
+@lru_cache(maxsize=32)
+def _compiled(source: str, line: int) -> CodeType:
+    compiled = compile("\n" * (line - 2) + source, nn.modules.module.__file__, "exec")
+    return next(constant for constant in compiled.co_consts if isinstance(constant, CodeType))
+
+
+def _build(source: str, scope: dict[str, Any]) -> FunctionType:
+    """Make a wrapper at the line of the function that it stands for."""
+    return function_in_torch(source, scope, line=_line_of_torchs_own())
 
 
 def _line_of_torchs_own() -> int:

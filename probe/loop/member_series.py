@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Final, NamedTuple, Protocol
 
@@ -231,6 +231,11 @@ class SeriesOfProcess:
         same_place = [one for one in self._series if (one.key.place, one.key.asked) == (key.place, key.asked)]
         known = next((one for one in same_place if one.knows(root)), None)
         return known or next((one for one in same_place if one.key == key and one.takes(made)), None)
+
+    def await_one_like(self, model: nn.Module, made: Iterable[Made]) -> bool:
+        """Whether a model of this class was made before, and is trained by one of these lines."""
+        keys = {key_of(model, one) for one in made}
+        return any(series.key in keys for series in self._series if series.recorder.is_open)
 
     def models(self) -> list[nn.Module]:
         """Return the members of all series that are still there: they may be trained once more."""

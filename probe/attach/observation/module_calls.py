@@ -21,7 +21,7 @@ from torch import nn
 from ...compat import torch_dynamo, torch_engine, torch_modes
 from ...compat.torch_modules import CALL, IMPLEMENTATION
 from ...guard import finish_beside_signals
-from ..call_wrappers import hide_own_frames
+from ..call_wrappers import function_in_torch, hide_own_frames
 from ..module_call import ModuleCall, module_call, module_implementation
 
 _WRAPPER_SOURCE: Final = """
@@ -190,9 +190,7 @@ class ModuleCalls:
         }
         name = CALL if self._place is module_call else IMPLEMENTATION
         source = _WRAPPER_SOURCE.replace("wrapper", name)
-        exec(compile(source, nn.modules.module.__file__, "exec"), scope)  # noqa: S102 - a constant
-        wrapper = scope[name]
-        assert isinstance(wrapper, FunctionType)
+        wrapper = function_in_torch(source, scope)
         self._wrappers[self._place] = _Wrapper(wrapper, callbacks)
         return wrapper
 

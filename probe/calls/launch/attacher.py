@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -206,8 +207,11 @@ class Attacher:
 
     def _find_holders(self, optimizers: list[Optimizer], called: nn.Module | None = None) -> list[nn.Module]:
         if self._has_new:
-            members = series_of_process.models()
-            found = find_holders(map(parameters_of, optimizers), sys._getframe(1), called, members)
+            members, lines = series_of_process.models(), [made.made for made in self._waiting]
+            is_awaited = partial(series_of_process.await_one_like, made=lines)
+            found = find_holders(
+                map(parameters_of, optimizers), sys._getframe(1), called, members, is_awaited
+            )
             if not found:
                 return []  # Another call may have it at hand.
             self._holders = [weakref.ref(holder) for holder in found]

@@ -7,7 +7,7 @@ must come from the `LightningModule` that has it inside.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -32,6 +32,7 @@ def find_holders(
     frame: FrameType | None,
     called: nn.Module | None = None,
     known: Sequence[nn.Module] = (),
+    is_awaited: Callable[[nn.Module], bool] | None = None,
 ) -> list[nn.Module]:
     """Return the topmost modules that hold parameters which are trained together, as few as possible.
 
@@ -43,13 +44,23 @@ def find_holders(
         frame: the innermost one of the script.
         called: what the script calls, if that is known.
         known: models found before; where they hold all of it, nothing is looked for.
+        is_awaited: whether a model is made again here; where what is at hand holds all of it and is such a
+            model, nothing else is looked for.
     """
-    wanted = list(trained)
-    held = {id(parameter) for model in known for parameter in model.parameters()}
-    if held and all(id(parameter) in held for parameters in wanted for parameter in parameters):
+    wanted = [list(parameters) for parameters in trained]
+    if _hold_all(known, wanted):
         return _topmost(wanted, known)
+    if is_awaited is not None:
+        at_hand = _topmost(wanted, list(_modules_at_hand(frame, called)))
+        if all(map(is_awaited, at_hand)) and _hold_all(at_hand, wanted):
+            return at_hand
     holders = _topmost(wanted, all_objects.training.instances(nn.Module) or ())
     return holders or _topmost(wanted, list(_modules_at_hand(frame, called)))
+
+
+def _hold_all(models: Sequence[nn.Module], wanted: Iterable[Iterable[Tensor]]) -> bool:
+    held = {id(parameter) for model in models for parameter in model.parameters()}
+    return bool(held) and all(id(parameter) in held for parameters in wanted for parameter in parameters)
 
 
 def _topmost(trained: Iterable[Iterable[Tensor]], modules: Sequence[nn.Module]) -> list[nn.Module]:

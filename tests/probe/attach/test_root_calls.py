@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from probe.attach.call_wrappers import is_own_frame
+from probe.attach.call_wrappers import function_in_torch, is_own_frame
 from probe.attach.root_calls import RootCalls, root_calls
 
 PLAIN_CALL = nn.Module.__dict__["__call__"]
@@ -335,3 +335,16 @@ def test_model_that_is_dropped_is_not_kept(calls: RootCalls) -> None:
     listener.roots.clear()
     del model
     assert not calls._alive
+
+
+def test_wrappers_are_compiled_once_and_have_a_code_of_their_own() -> None:
+    scope, source = {"answer": 41}, "\ndef wrapper(): return answer\n"
+    first, second = (function_in_torch(source, {**scope, "answer": answer}) for answer in (1, 2))
+    found = function_in_torch.__globals__["_compiled"].cache_info()
+    assert (first(), second()) == (1, 2)
+    # What torch.compile keeps for one of them is found by its code.
+    assert first.__code__ is not second.__code__
+    assert first.__code__.co_filename == nn.modules.module.__file__
+    third = function_in_torch(source, {**scope}, line=900)
+    assert third.__code__.co_firstlineno == 900
+    assert function_in_torch.__globals__["_compiled"].cache_info().misses == found.misses + 1

@@ -70,6 +70,33 @@ def test_holder_is_at_hand_where_all_objects_may_not_be_searched() -> None:
     assert all_objects.training.take_declined().startswith("further models and optimizers are only found")
 
 
+def test_model_that_is_made_again_needs_no_search_where_it_is_at_hand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    system = nn.ModuleDict({"model": make_pair()[0]})
+    part: nn.Module = system["model"]
+    searches: list[type] = []
+    found_anywhere = [system, *system.modules()]
+    monkeypatch.setattr(
+        all_objects.training, "instances", lambda kind: searches.append(kind) or found_anywhere
+    )
+
+    def find(called: nn.Module, kind: type[nn.Module]) -> list[nn.Module]:
+        def is_awaited(model: nn.Module) -> bool:
+            return type(model) is kind
+
+        return find_holders([parameters_of(sgd(part))], None, called, is_awaited=is_awaited)
+
+    assert find(part, nn.Sequential) == [part]
+    assert find(system, nn.ModuleDict) == [system]
+    assert not searches
+    # It is inside of what is called: that may be the model.
+    assert find(system, nn.Sequential) == [system]
+    # Of another class than those before.
+    assert find(part, nn.ModuleDict) == [system]
+    assert len(searches) == 2
+
+
 @pytest.mark.usefixtures("no_walks")
 def test_called_module_is_the_holder_where_nothing_else_is_at_hand() -> None:
     models = [make_pair()[0] for _ in range(2)]

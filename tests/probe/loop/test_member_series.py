@@ -74,6 +74,16 @@ def test_models_trained_together_are_no_members(before: int, since: int) -> None
     assert found.find(nn.Linear(1, 1), made) is None
 
 
+def test_only_what_the_line_of_a_series_trains_is_awaited() -> None:
+    found, series = begun(nn.Linear(1, 1), Session(steps=3))
+    made = made_here(found)
+    assert found.await_one_like(nn.Linear(2, 5), [made])
+    assert not found.await_one_like(nn.Sequential(), [made])
+    assert not found.await_one_like(nn.Linear(2, 5), [made._replace(line=("train.py", 13))])
+    cast(Any, series.recorder).is_open = False
+    assert not found.await_one_like(nn.Linear(2, 5), [made])
+
+
 @pytest.mark.parametrize("other", ["line", "class", "closed"])
 def test_other_line_class_or_a_closed_run_is_no_series(other: str) -> None:
     found, series = begun(nn.Linear(1, 1), Session(steps=3))
