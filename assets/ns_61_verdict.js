@@ -39,7 +39,7 @@
     const others = counts[0] + counts[1] > 1 ? [...plural(counts[0], "critical event"), ...plural(counts[1], "warning")] : [];
     if (severity === "none") return [...plural(counts[0], "fault"), ...plural(counts[1], "warning"), ...cost(header)];
     if (time === null) return [...others, ...cost(header)];
-    const since = header.newestStep === null ? 0 : Math.max(0, header.newestStep - step);
+    const since = header.newestStep === null || step === null ? 0 : Math.max(0, header.newestStep - step);
     const age = now - time;
     return [
       ...(age >= 0 ? [age < 1 ? "now" : `${ns.seconds(age)} ago`] : []),

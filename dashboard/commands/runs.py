@@ -10,13 +10,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import UNSET
+
 from probe.delivery.spool_care import is_written
 from probe.settings.places import default_spool
 from probe.wire import Event
 from probe.wire.causes import Cause, group_by_cause, of_newest_start, worst_cause
 from probe.wire.event_texts import headline
 
-from ..page.views.event_facts import SEVERITY_ICONS
+from ..page.views import event_facts as facts
 from ..runs import RunFolder, printable, read_events, resolve_runs
 from .events import known_events
 from .resume import newest_writers
@@ -102,7 +104,7 @@ def _read(models: tuple[RunFolder, ...]) -> KnownRun:
 
 
 def json_lines(runs: Iterator[KnownRun]) -> Iterator[str]:
-    """One object a line: id, name, models, start, state, counts, and the event of the verdict."""
+    """One object a line: id, name, models, start, state, counts, and the verdict with event and member."""
     for run in runs:
         fields: dict[str, Any] = {
             "v": 1,
@@ -116,6 +118,7 @@ def json_lines(runs: Iterator[KnownRun]) -> Iterator[str]:
             "verdict": None if run.worst is None else headline(run.worst),
             "event": None if run.worst is None else run.worst.id,
             "problem": printable(run.problem) or None,
+            "member": None if run.worst is None or run.worst.member is UNSET else run.worst.member,
             "folder": str(run.first.path),
         }
         yield json.dumps(fields)
@@ -134,9 +137,9 @@ def table_lines(runs: Iterator[KnownRun]) -> Iterator[str]:
         )
         state = "running" if run.is_running else "ended"
         unjudged = "?" if run.problem else "✓"
-        icon = unjudged if run.worst is None else SEVERITY_ICONS[run.worst.severity]
+        icon = unjudged if run.worst is None else facts.SEVERITY_ICONS[run.worst.severity]
         yield f"{icon} {run.first.run}  {printable(run.called):<{width}}  {began}  {state:<7}  {_counts(run)}"
-        for said in (run.problem, "" if run.worst is None else headline(run.worst)):
+        for said in (run.problem, "" if run.worst is None else facts.model_label(run.worst) + headline(run.worst)):
             if text := printable(said):
                 yield f"    {text if len(text) <= _SENTENCE else text[:_SENTENCE].rstrip() + ' ...'}"
     if next(runs, None) is not None:

@@ -21,6 +21,7 @@ from ..page.views.heatmap_statistics import statistic_of
 from ..page.views.progress_line import newest_progress, progress_line
 from ..page.views.rank_statistics import rank_statistic
 from ..page.views.verdict import verdict
+from ..store.members import counts_of, events_of_verdict
 from ..store.protocol import RankSummary, RunSummary, StepRange, Store
 from .answers import Answers
 from .charts import read_charts
@@ -265,14 +266,16 @@ class Pictures:
         fields |= chosen.of_event
         newest = None
         if run is not None and rank is not None:
-            own, newest = self._run_fields(run, rank)
+            own, newest = self._run_fields(chosen.runs, run, rank)
             fields |= own
         notes = [] if run is None else note_list(self._store, run)
         return StatusPart(
             runs=run_list(chosen.runs), notes=notes, fields=fields, newest=newest, read_at=read_at
         )
 
-    def _run_fields(self, run: RunSummary, rank: RankSummary) -> tuple[dict[str, Any], NewestPoints]:
+    def _run_fields(
+        self, runs: list[RunSummary], run: RunSummary, rank: RankSummary
+    ) -> tuple[dict[str, Any], NewestPoints]:
         events = self._store.events(run.run)
         incarnations = {each.rank: each.incarnation for each in run.ranks}
         fields, newest = status(self._store, run, rank, slow=self._slow_scalars(run, rank))
@@ -284,7 +287,12 @@ class Pictures:
             "level": level_of(events, run, rank),
             "histograms": self._store.histogram_mark(run.run, rank.rank),
             "verdict": verdict(
-                events, last_step=rank.last_step, ranks=run.ranks, losses=newest.lines["loss"][1]
+                events_of_verdict(self._store, runs, run),
+                last_step=rank.last_step,
+                ranks=run.ranks,
+                losses=newest.lines["loss"][1],
+                member=run.member,
+                counts=counts_of(runs, run),
             ),
             "documents": self._store.documents_mark(run.run),
             "started": run.started,

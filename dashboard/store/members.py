@@ -6,12 +6,16 @@ The journal is one run's, and so are what is asked of its trainers, its deletion
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from probe.wire import Event, member_number
 
 from .protocol import RunSummary, Store
+
+_MOST_JUDGED: Final = 32
+"""Members whose events a verdict is chosen from, five times a second: the first and last that have any."""
 
 
 def members_of(runs: Sequence[RunSummary], run: str) -> list[str]:
@@ -34,6 +38,27 @@ def events_of(store: Store, run: str, rank: int | None = None) -> list[Event]:
         for member in members
         for event in store.events(member, rank)
     ]
+
+
+def events_of_verdict(store: Store, runs: Sequence[RunSummary], run: RunSummary) -> list[Event]:
+    """Return the events that a verdict on a run is chosen from: of all members, those of the worst ones."""
+    members = [one for one in runs if one.recorded_as == run.recorded_as]
+    severity = next(
+        (each for each in ("critical", "warning") if any(one.event_counts[each] for one in members)), None
+    )
+    if run.member is None or severity is None:
+        return store.events(run.run)
+    worst = [one for one in members if one.event_counts[severity]]
+    worst = sorted(worst, key=lambda one: one.member or 0)
+    if len(worst) > _MOST_JUDGED:
+        worst = [*worst[: _MOST_JUDGED // 2], *worst[-_MOST_JUDGED // 2 :]]
+    return [as_recorded(event, one.run, has_members=True) for one in worst for event in store.events(one.run)]
+
+
+def counts_of(runs: Sequence[RunSummary], run: RunSummary) -> tuple[int, int]:
+    """Return the critical events and the warnings of a run with all its members."""
+    members = [one.event_counts for one in runs if one.recorded_as == run.recorded_as]
+    return sum(one["critical"] for one in members), sum(one["warning"] for one in members)
 
 
 def as_recorded(event: Event, run: str, *, has_members: bool) -> Event:

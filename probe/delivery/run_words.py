@@ -69,7 +69,7 @@ def end_line(
 ) -> str | None:
     """Say how many warnings and worse there were, the worst and what led to it, and how to see the rest.
 
-    None without any. The worst is the event that the page's verdict line names.
+    None without any. The worst is the event that the page's verdict line names, of all models of the run.
 
     Args:
         tally: of the whole training.
@@ -86,6 +86,8 @@ def end_line(
     if has_ranks:
         counts += f" on {tally.ranks} ranks" if tally.ranks > 1 else ""
         which += f", on rank {tally.worst_rank}"
+    if tally.worst_model is not None:
+        which += f", model {tally.worst_model:,}"
     led = "" if tally.led_to_worst is None else f". {tally.led_to_worst}"
     return f"{counts}; {which}: {worst}{led}; see: dashboard events {target}"
 

@@ -187,6 +187,7 @@ class MemberSeries:
         """A further session has begun."""
         self.sessions += 1
         self.newest = session
+        self.recorder.tally.models = self.members
 
     def tell_of_cap(self, events: EventWriter) -> None:
         """Say that there are more members than are kept in full; again where they are a twentieth more."""

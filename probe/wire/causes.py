@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .event_places import is_only_noticed
+from .identities import member_number
 from .records import SEVERITIES, Event, Severity
 
 _STAGES: Final = (
@@ -62,7 +63,7 @@ class Cause:
 
 
 def group_by_cause(events: Iterable[Event]) -> list[Cause]:
-    """Return the faults of a run in order of time: of its starts, then of step.
+    """Return the faults of a run in order of time: of its starts and members, then of step.
 
     Args:
         events: of all ranks and models of a run, in any order.
@@ -70,9 +71,14 @@ def group_by_cause(events: Iterable[Event]) -> list[Cause]:
     starts = _starts(events := list(events))
     causes: list[Cause] = []
     chain: Cause | None = None
-    of_chain = 0
-    for event in sorted(events, key=lambda event: (starts[event.rank, event.incarnation], *_order(event))):
-        start = starts[event.rank, event.incarnation]
+    of_chain = (0, 0)
+
+    def training_of(event: Event) -> tuple[int, int]:
+        # A member's steps begin at 0: nothing in it follows from the one before.
+        return starts[event.rank, event.incarnation], member_number(event.member)
+
+    for event in sorted(events, key=lambda event: (training_of(event), *_order(event))):
+        start = training_of(event)
         if chain is not None and of_chain == start and chain.takes(event):
             chain.consequences.append(event)
             continue

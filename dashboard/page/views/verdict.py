@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from probe.wire import Event
+from probe.wire import Event, member_number
 from probe.wire.causes import Cause, group_by_cause, of_newest_start, worst_cause
 from probe.wire.event_texts import headline
 from probe.wire.run_verdict import State, run_verdict
 
 from ...store.protocol import RankSummary
-from .event_facts import code_parts, fault_frame
+from .event_facts import code_parts, fault_frame, model_label
 
 _LINE: Final = r"[^\s,:]+\.[A-Za-z]\w*:\d+"
 """``train.py:26``"""
@@ -43,6 +43,7 @@ class Verdict:
     time: float | None = None
     """Of that event, UNIX seconds."""
     step: int | None = None
+    """None also where it is of another model than the steps that are shown."""
     rank: int | None = None
     counts: tuple[int, int] = (0, 0)
     """Critical events and warnings of the run."""
@@ -54,16 +55,20 @@ def verdict(
     last_step: int | None,
     ranks: Sequence[RankSummary] = (),
     losses: Sequence[float] = (),
+    member: int | None = None,
+    counts: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
     """Return the verdict as a header of the live feed.
 
     Args:
-        events: of the run, in any order.
+        events: of the run, in any order; of several models, those of all with something to say, numbered.
         last_step: newest step; None before the first.
         ranks: of the run: their newest starts are what it speaks of.
         losses: of the newest steps, in order.
+        member: which model the steps and losses are of; None where there is one.
+        counts: critical events and warnings of the run; None counts those given.
     """
-    counts = (_number(events, "critical"), _number(events, "warning"))
+    counts = counts or (_number(events, "critical"), _number(events, "warning"))
     current = of_newest_start(events, {each.rank: each.incarnation for each in ranks})
     ids = {event.id for event in current}
     past = [event for event in events if event.id not in ids]
@@ -74,7 +79,9 @@ def verdict(
     first = None if restarted is None else _first_step(ranks, restarted.origin.rank)
     found = run_verdict(current, last_step=last_step, first_step=first or 0, losses=losses)
     if found.cause is not None:
-        return asdict(_of_cause(found.cause, found.state, counts))
+        of_cause = _of_cause(found.cause, found.state, counts)
+        is_other = member is not None and member_number(found.cause.origin.member) != member
+        return asdict(replace(of_cause, step=None) if is_other else of_cause)
     if restarted is None or found.state != "none":
         title = "Loss not finite" if found.state != "none" else ""
         said = ((found.sentence, False),)
@@ -106,14 +113,14 @@ def _first_step(ranks: Sequence[RankSummary], rank: int) -> int | None:
 
 
 def _parts(event: Event) -> list[tuple[str, bool]]:
-    """Split the headline into (part, whether it is code): module and line too, which a probe writes plain."""
+    """Split the sentence into (part, whether it is code): module and line too, which a probe writes plain."""
     places = [_LINE]
     if event.origin is not None and event.origin.module:
         places.append(rf"(?<![\w.]){re.escape(event.origin.module)}(?!\w|\.\w)")
     place = re.compile(f"({'|'.join(places)})")
     return [
         (part, is_code or number % 2 == 1)
-        for text, is_code in code_parts(headline(event))
+        for text, is_code in code_parts(model_label(event) + headline(event))
         for number, part in enumerate([text] if is_code else place.split(text))
         if part
     ]

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from ...wire import SEVERITIES, Event, Evidence, Severity, StackFrame, Stacks
+from ...wire import SEVERITIES, Event, Evidence, Severity, StackFrame, Stacks, member_number
 from ...wire.event_places import is_only_noticed
 from ...wire.event_texts import headline, led_to_it
 from ...wire.libraries import first_own
@@ -48,6 +48,8 @@ class Tally:
         self._noted: dict[str, Event] = {}
         """Without what takes room, see `_lean`."""
         self._gradients: dict[str, GradientAnomaly] = {}
+        self.models = 1
+        """That the run has made one after the other."""
 
     def note(self, event: Event) -> None:
         """An event has a new state."""
@@ -65,6 +67,7 @@ class Tally:
         """Take in what other sessions of the same training have noted."""
         for other in others:
             self._noted |= other._noted
+            self.models = max(self.models, other.models)
         return self
 
     @property
@@ -106,6 +109,12 @@ class Tally:
         """The rank that the worst is of."""
         worst = self._worst()
         return None if worst is None else worst.rank
+
+    @property
+    def worst_model(self) -> int | None:
+        """Which of several models the worst is of, from 1."""
+        worst = self._worst()
+        return None if worst is None or self.models == 1 else member_number(worst.member) + 1
 
     @property
     def ranks(self) -> int:

@@ -12,7 +12,7 @@ from store_engines import OpenStore
 
 from dashboard.ingest.run_removal import remove_runs, run_rows
 from dashboard.store.limits import MAX_MEMBERS
-from dashboard.store.members import events_of, recorded_as
+from dashboard.store.members import counts_of, events_of, events_of_verdict, recorded_as
 from dashboard.store.protocol import StepRange, Store
 from probe.wire import (
     Event,
@@ -110,6 +110,20 @@ def test_events_of_the_run_have_the_members_and_the_ids_of_the_journal(store: St
     assert event().id != event(2).id
     assert event_json(found[2])["member"] == 2
     assert [one.id for one in events_of(store, "run.m2")] == [event(2).id]
+
+
+def test_verdict_on_a_run_is_chosen_from_all_of_its_members_whichever_is_shown(store: Store) -> None:
+    three_models(store)
+    worse = make_event(
+        start(1), "net", "nonfinite_loss", "loss", step=1, time=1.0, severity="critical", message=""
+    )
+    for shown, told, counts in (("run", [event().id, event(2).id], (0, 2)), ("run.m1", [worse.id], (1, 2))):
+        runs = {one.run: one for one in store.runs()}
+        found = events_of_verdict(store, list(runs.values()), runs[shown])
+        assert [one.id for one in found] == told
+        assert counts_of(list(runs.values()), runs[shown]) == counts
+        give(store, "events", worse)
+    assert [one.member for one in found] == [1]
 
 
 def test_who_is_followed_by_another_has_finished_and_a_death_is_the_newest_ones(store: Store) -> None:

@@ -105,6 +105,22 @@ def test_end_line_gives_the_command_that_shows_the_rest(tmp_path: Path) -> None:
     assert end_line(Tally(), tmp_path / "a", usual) is None
 
 
+def test_end_line_names_which_of_several_models_the_worst_is_of(tmp_path: Path) -> None:
+    tally = tally_of(event(4), event(5, member=16, severity="critical"), event(1, member=17))
+    one, folder = end_line(tally, tmp_path / "a"), tmp_path / "a"
+    assert one is not None
+    assert one.startswith("1 critical event and 2 warnings; the worst: The loss")
+    tally.models = 40
+    said = end_line(Tally().add([tally]), folder)
+    assert said is not None
+    assert said.startswith("1 critical event and 2 warnings; the worst, model 17: The loss jumps at step 5")
+    first = tally_of(event(4))
+    first.models = 40
+    said = end_line(first, folder)
+    assert said is not None
+    assert said.startswith("1 warning; this, model 1: The loss")
+
+
 @pytest.mark.parametrize(
     ("line", "led"),
     [

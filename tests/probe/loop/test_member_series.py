@@ -10,12 +10,16 @@ import pytest
 from torch import nn
 
 from probe.delivery.recorder.recorder import Recorder
+from probe.delivery.recorder.tally import Tally
 from probe.loop.member_series import Made, MemberSeries, SeriesOfProcess, end_when_left, watched_above
 from probe.wire import MEMBERS_IN_FULL, RunStart
 
 
 class Recording:
     is_open = True
+
+    def __init__(self) -> None:
+        self.tally = Tally()
 
 
 class Session:
@@ -116,6 +120,7 @@ def test_model_that_is_trained_again_keeps_its_number_and_counts_on() -> None:
     series.enter(Session(steps=2))
     place = found.find(model, made_here(found))
     assert place is series
+    assert cast(Any, series.recorder).tally.models == 2
     again = series.place_for(model)
     assert (again.start.member or 0, again.first_step) == (0, 4)
 

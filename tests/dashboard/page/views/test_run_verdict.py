@@ -65,6 +65,19 @@ def test_nan_that_goes_on_takes_what_comes_hundreds_of_steps_later() -> None:
     assert cause.consequences[-1] == late
 
 
+def test_members_of_a_run_have_faults_of_their_own_and_the_worst_is_named_with_its_model() -> None:
+    # That of member 2 never ended, and member 16 has its fault at an earlier step.
+    lasting = [changed(event, member=2) for event in CHAIN]
+    other = changed(page_runs.event(3, kind="nonfinite_loss"), member=16, id="c" * 16)
+    causes = group_by_cause([other, *lasting])
+    assert [(cause.origin.id, len(cause.events)) for cause in causes] == [(ORIGIN.id, 4), (other.id, 1)]
+    assert says([other, *lasting]).startswith("model 3: NaN first at step 400")
+    warning = changed(page_runs.event(5, kind="loss_spike", severity="warning"), member=1)
+    said = verdict([warning, other], last_step=2, member=4, counts=(1, 7))
+    assert (said["event"], said["step"], said["counts"]) == (other.id, None, (1, 7))
+    assert verdict([other], last_step=4, member=16)["step"] == 3
+
+
 def test_nan_of_other_ranks_is_a_consequence_though_their_starts_differ() -> None:
     others = [changed(LOSS, rank=rank, incarnation=LOSS.incarnation + rank, id=f"{rank}") for rank in (1, 2)]
     (cause,) = group_by_cause([*CHAIN, *others])
