@@ -107,7 +107,7 @@ def _tolerate_any_encoding() -> None:
 
 
 def _events(arguments: argparse.Namespace) -> int:
-    from .commands.events import json_lines, load_events, notices, one_event, table_lines
+    from .commands.events import events_of_model, json_lines, load_events, notices, one_event, table_lines
     from .runs import problem_lines, run_lines
 
     _tolerate_any_encoding()
@@ -124,7 +124,8 @@ def _events(arguments: argparse.Namespace) -> int:
     if len(found.runs) > 1 or arguments.target is None:
         which = "the newest run" if arguments.target is None else f"{len(found.runs):,} runs"
         _notice(f"{which}:\n" + "\n".join(run_lines(found.runs)))
-    for line in (json_lines if arguments.json else table_lines)(found.events):
+    events = found.events if arguments.member is None else events_of_model(found, arguments.member)
+    for line in (json_lines if arguments.json else table_lines)(events):
         print(line)
     for line in (*problem_lines(found.runs), *notices(found)):
         _notice(line)

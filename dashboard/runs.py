@@ -29,7 +29,7 @@ from probe.delivery.journal.run_folders import (
 from probe.delivery.visible_text import visible_text
 from probe.errors import BundleError, JournalError, WireError
 from probe.settings.places import default_spool, read_serve_state
-from probe.wire import Event, RunEnd, RunStart, StreamName, decode_record, member_number
+from probe.wire import Event, RunEnd, RunStart, StreamName, decode_record, member_number, member_run
 from probe.wire.bundle_format import DESCRIPTION, SPOOL, check_folder
 
 from .errors import NotASpoolError, UnknownRunError
@@ -73,6 +73,8 @@ class JournalEvents:
     """Files that were passed over; sentences."""
     ended: frozenset[Path] = frozenset()
     """Folders of the starts that have ended in order."""
+    models: int = 1
+    """Most that a run of these has made one after the other."""
 
 
 def resolve_runs(argument: str | None, *, spool: Path | None = None) -> list[RunFolder]:
@@ -233,6 +235,7 @@ def read_events(folders: Sequence[Path]) -> JournalEvents:
         missing_steps=sum(hole.end_seq - hole.first_seq for hole in of_steps),
         odd_files=tuple(hole.reason for hole in (*holes, *of_steps) if hole.first_seq == hole.end_seq),
         ended=frozenset(ended),
+        models=max(members.values(), default=1),
     )
 
 
@@ -353,6 +356,8 @@ def _answers_to(run: RunFolder, argument: str) -> bool:
 def _unknown(argument: str, spool: Path, runs: Sequence[RunFolder]) -> str:
     """What to do next: the nearest name, and the newest runs."""
     said = [f"No run called {argument!r} in {spool}"]
+    if of_model := _member_meant(argument, runs):
+        return f"{said[0]}. {of_model}"
     if near := _nearest(argument, runs):
         said.append(f"Did you mean {near}?")
     if runs:
@@ -363,6 +368,20 @@ def _unknown(argument: str, spool: Path, runs: Sequence[RunFolder]) -> str:
     if (state := read_serve_state()) is not None:
         said.append(f"The dashboard at {state.page} may know runs that are no longer here")
     return " ".join(part if part.endswith("?") else f"{part}." for part in said)
+
+
+def _member_meant(argument: str, runs: Sequence[RunFolder]) -> str:
+    """How commands name the model that the page lists under an id of its own; empty where none has it."""
+    number = argument.rpartition(".m")[2]
+    if not number.isdecimal():
+        return ""
+    found = [run for run in runs if member_run(run.run, int(number)) == argument]
+    called = [printable(shlex.quote(run.run)) for run in found]
+    return "".join(
+        f"It is model {int(number) + 1:,} of the run {run}: give {run}, and `--member {int(number)}` to "
+        "`dashboard events`, `export` or `diff`."
+        for run in called[-1:]
+    )
 
 
 def _nearest(argument: str, runs: Sequence[RunFolder]) -> str:

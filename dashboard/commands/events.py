@@ -25,7 +25,7 @@ from probe.wire.event_texts import headline, kind_label, led_to_it
 
 from ..errors import DashboardError, UnknownRunError
 from ..page.views import event_facts as facts
-from ..runs import LACKED, JournalEvents, RunFolder, printable, read_events, resolve_runs
+from ..runs import LACKED, JournalEvents, RunFolder, no_such_member, printable, read_events, resolve_runs
 from .stored_events import StoredEvents, has_no_events, stored_events, with_newer
 
 _READ_AGAIN_BYTES: Final = 64 * 1024**2
@@ -50,6 +50,8 @@ class LoadedEvents:
     """Records of steps that are missing at the end of a journal."""
     odd_files: tuple[str, ...] = ()
     """Files that were passed over; sentences."""
+    models: int = 1
+    """Most that a run of these has made one after the other."""
 
 
 def load_events(target: str | None) -> LoadedEvents:
@@ -95,6 +97,7 @@ def load_events(target: str | None) -> LoadedEvents:
         stored=stored,
         added=sum(id(event) not in own_ids for event in merged),
         missing_steps=sum(one.missing_steps for one in recorded.values()),
+        models=max((one.models for one in recorded.values()), default=1),
         odd_files=tuple(
             f"Run {run}, {printable(said)}" for run, one in recorded.items() for said in one.odd_files
         ),
@@ -105,6 +108,20 @@ def known_events(run: RunFolder, recorded: JournalEvents) -> list[Event]:
     """Return a run's events, and what its journals show that nobody has written: of ranks, and of deaths."""
     of_ranks = _of_ranks(run, recorded)
     return [*recorded.events, *of_ranks, *unseen_deaths(run.path, recorded.events)]
+
+
+def events_of_model(found: LoadedEvents, member: int) -> tuple[Event, ...]:
+    """Return the events of one of the models that a run made one after the other.
+
+    Raises:
+        UnknownRunError: it has made fewer, or they are of several runs.
+    """
+    if len(found.runs) != 1:
+        raise UnknownRunError("`--member` takes one of the models of one run; give its id.")
+    (run,) = found.runs
+    if not 0 <= member < found.models:
+        raise no_such_member(run.run, member, found.models)
+    return tuple(event for event in found.events if member_number(event.member) == member)
 
 
 def one_event(found: LoadedEvents, event: str) -> Event:

@@ -32,6 +32,16 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_member(parser: argparse.ArgumentParser, default: str) -> None:
+    """Which of a run's models."""
+    parser.add_argument(
+        "--member",
+        type=int,
+        metavar="N",
+        help=f"which of the run's models, made one after the other, from 0 ({default})",
+    )
+
+
 def add_events(commands: Commands) -> None:
     """`dashboard events`."""
     events = add_command(
@@ -48,6 +58,7 @@ def add_events(commands: Commands) -> None:
         help="id of an event, or a unique prefix of one: all that the page's panel says of it",
     )
     events.add_argument("--json", action="store_true", help="one JSON object a line")
+    add_member(events, "default: all of them")
 
 
 def add_runs(commands: Commands) -> None:
@@ -93,12 +104,7 @@ def add_export(commands: Commands) -> None:
         "(default: nanscope-RUN with the ending of the format, in the current folder)",
     )
     export.add_argument("--rank", type=int, default=0, help="rank to export (default: 0)")
-    export.add_argument(
-        "--member",
-        type=int,
-        metavar="N",
-        help="which of the run's models, made one after the other, from 0 (default: 0)",
-    )
+    add_member(export, "default: 0")
     export.add_argument(
         "--theme",
         choices=("dark", "light", "system"),

@@ -114,7 +114,9 @@ def write_run(
     return folder
 
 
-def write_models(spool: Path, run: str, losses: Sequence[Sequence[float]]) -> Path:
+def write_models(
+    spool: Path, run: str, losses: Sequence[Sequence[float]], *, events: Sequence[Event] = ()
+) -> Path:
     """Write a run that made several models one after the other, by the loss of each of their steps."""
     folder = spool / run
     journal = JournalWriter(folder / "0-1", run=run, writer="0-1")
@@ -128,5 +130,7 @@ def write_models(spool: Path, run: str, losses: Sequence[Sequence[float]]) -> Pa
         for step, loss in enumerate(values):
             made = msgspec.structs.replace(frame(step), layout=member, member=member, scalars={"loss": loss})
             journal.append("metrics", encode(made))
+    for event in events:
+        journal.append("events", encode(event))
     journal.close()
     return folder

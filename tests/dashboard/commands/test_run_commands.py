@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from sample_events import nan_event, spike_event
-from sample_runs import write_run
+from sample_runs import write_models, write_run
 
 from dashboard.cli import main
 from dashboard.page.views.event_report import event_report
@@ -154,6 +154,31 @@ def test_wrong_name_gets_the_nearest_one_and_the_newest_runs(
     assert err.startswith(f"dashboard: No run called '{given}' in {spool}.")
     assert (f"Did you mean {meant}?" in err) == (meant is not None)
     assert err.endswith("gan-painter (gan.py (painter)), newest (fine.py).\n") and err.count("\n") == 1
+
+
+def test_models_made_one_after_the_other_are_one_row_whose_verdict_names_the_model(
+    spool: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = [nan_event(run="sweep", member=2), spike_event(run="sweep")]
+    write_models(spool, "sweep", [(1.0,), (4.0,), (6.0,)], events=events)
+    assert main(["runs"]) == 0
+    assert "    model 3: NaN first at step 400" in capsys.readouterr().out
+    assert main(["runs", "--json"]) == 0
+    lines = map(json.loads, capsys.readouterr().out.splitlines())
+    (row,) = (line for line in lines if line["run"] == "sweep")
+    assert (row["event"], row["member"], row["critical"]) == (events[0].id, 2, 1)
+    assert main(["events", "sweep", "--member", "2", "--json"]) == 0
+    assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == [events[0].id]
+    assert main(["events", "sweep", "--member", "1", "--json"]) == 0
+    assert capsys.readouterr().out == ""
+    assert main(["events", "sweep", "--member", "3"]) == 2
+    assert "choose one from 0 to 2" in capsys.readouterr().err
+    # As the page lists it.
+    for command in (["events", "sweep.m2"], ["export", "sweep.m2"], ["diff", "sweep.m2", "sweep"]):
+        assert main(command) == 2
+        assert "model 3 of the run sweep: give sweep, and `--member 2`" in capsys.readouterr().err
+    assert main(["export", "older.m"]) == 2
+    assert "Did you mean older?" in capsys.readouterr().err
 
 
 def test_wrong_name_gets_five_runs_of_many(spool: Path, capsys: pytest.CaptureFixture[str]) -> None:
