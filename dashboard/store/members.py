@@ -44,11 +44,11 @@ def events_of_verdict(store: Store, runs: Sequence[RunSummary], run: RunSummary)
     """Return the events that a verdict on a run is chosen from: of all members, those of the worst ones."""
     members = [one for one in runs if one.recorded_as == run.recorded_as]
     severity = next(
-        (each for each in ("critical", "warning") if any(one.event_counts[each] for one in members)), None
+        (each for each in ("critical", "warning") if any(one.event_counts.get(each) for one in members)), None
     )
     if run.member is None or severity is None:
         return store.events(run.run)
-    worst = [one for one in members if one.event_counts[severity]]
+    worst = [one for one in members if one.event_counts.get(severity)]
     worst = sorted(worst, key=lambda one: one.member or 0)
     if len(worst) > _MOST_JUDGED:
         worst = [*worst[: _MOST_JUDGED // 2], *worst[-_MOST_JUDGED // 2 :]]
@@ -58,7 +58,7 @@ def events_of_verdict(store: Store, runs: Sequence[RunSummary], run: RunSummary)
 def counts_of(runs: Sequence[RunSummary], run: RunSummary) -> tuple[int, int]:
     """Return the critical events and the warnings of a run with all its members."""
     members = [one.event_counts for one in runs if one.recorded_as == run.recorded_as]
-    return sum(one["critical"] for one in members), sum(one["warning"] for one in members)
+    return sum(one.get("critical", 0) for one in members), sum(one.get("warning", 0) for one in members)
 
 
 def as_recorded(event: Event, run: str, *, has_members: bool) -> Event:
