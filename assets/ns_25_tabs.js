@@ -49,8 +49,9 @@
 
   /** @param {Header} header */
   function count(header) {
-    if (!header.verdict) return;
-    const [critical, warnings] = header.verdict.counts;
+    if (!header.eventCounts) return;
+    // Of the model that is shown, as the list is; the verdict is that of all models of the run.
+    const { critical = 0, warning: warnings = 0 } = header.eventCounts;
     const badge = document.querySelector("[data-count=events]");
     const number = critical || warnings;
     ns.setText(badge, number > MOST_COUNTED ? `${MOST_COUNTED}+` : number ? String(number) : "");

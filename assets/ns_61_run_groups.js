@@ -68,4 +68,11 @@
     if (found < runs.length) return `${ns.count(found)} of ${several(runs.length, hasSeries ? "model" : "run")}`;
     return several(series, "run") + (hasSeries ? `, ${several(runs.length, "model")}` : "");
   };
+
+  // What a list of runs lacks: of all that there are the page gets the newest, and draws the first of them; 0 draws all.
+  ns.leftOut = function (known, total, drawn) {
+    const isPart = total > known;
+    return (isPart ? ` (the newest of ${ns.count(total)}; the run picker has all)` : "") +
+      (drawn ? `; the newest ${ns.count(drawn)} are shown, the search looks at ${isPart ? "the newest " + ns.count(known) : "all"}` : "");
+  };
 })(window.nanscope);

@@ -14,6 +14,7 @@
   /** @type {RunRow[]} */
   let rows = []; // newest first
   const unfolded = new Set(); // runs whose series somebody has unfolded
+  let total = 0; // the store's; the rows are the newest
   let askings = 0;
   let askedAt = -Infinity; // when all rows were asked for; not since the answer
 
@@ -38,6 +39,7 @@
   ns.takeRunRows = function (answer) {
     const fresh = new Map(answer.rows.map((row) => [row.run, row]));
     if (answer.is_whole) askedAt = -Infinity;
+    total = answer.total;
     rows = answer.is_whole ? answer.rows : rows.map((row) => fresh.get(row.run) || row);
     // An address may name runs that are not there.
     const compared = ns.view.compared.filter(ns.runRow);
@@ -108,7 +110,7 @@
     place(listed.map(([row]) => row));
     for (const [, made, data] of listed) if (made) ns.drawRunRow(made, data);
     const found = groups.reduce((sum, { parts }) => sum + parts.reduce((all, part) => all + part.found.length, 0), 0);
-    ns.setText(ns.byId("runs-count"), ns.countRuns(rows, found) + (isMore ? `; the newest ${MOST_SHOWN} are shown, the search looks at all` : ""));
+    ns.setText(ns.byId("runs-count"), ns.countRuns(rows, found) + ns.leftOut(rows.length, total, isMore ? MOST_SHOWN : 0));
     const ticked = ns.view.compared.length;
     ns.setText(ns.byId("runs-ticked"), ticked ? `${ticked} of at most ${ns.MOST_COMPARED} ticked` : `Tick up to ${ns.MOST_COMPARED} runs to compare them`);
     const input = /** @type {HTMLInputElement} */ (ns.byId("runs-search").firstElementChild);

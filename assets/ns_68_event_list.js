@@ -103,8 +103,9 @@
     ns.byId("event-table").setAttribute("aria-rowcount", String(listed.length + 1));
     rows.replaceChildren(...entries.map((entry, at) => line(entry, first + at)));
     if (!listed.length) {
-      const isEmpty = !ns.eventRows().length;
-      rows.append(ns.make("p", "ns-none", isEmpty ? "No events so far." : "No event matches the search and filters."));
+      const isEmpty = !ns.eventRows().length, isOneOfMany = ns.runs?.some(({ run, series }) => series && run === ns.view.run);
+      const none = isOneOfMany ? "This model has no events so far." : "No events so far.";
+      rows.append(ns.make("p", "ns-none", isEmpty ? none : "No event matches the search and filters."));
     }
     if (hadFocus) rows.querySelector("[tabindex='0']")?.focus({ preventScroll: true });
   }

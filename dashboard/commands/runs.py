@@ -16,9 +16,9 @@ from probe.delivery.spool_care import is_written
 from probe.settings.places import default_spool
 from probe.wire import Event
 from probe.wire.causes import Cause, group_by_cause, of_newest_start, worst_cause
-from probe.wire.event_texts import headline
+from probe.wire.event_texts import headline, model_label
 
-from ..page.views import event_facts as facts
+from ..page.views.event_facts import SEVERITY_ICONS
 from ..runs import RunFolder, printable, read_events, resolve_runs
 from .events import known_events
 from .resume import newest_writers
@@ -137,9 +137,10 @@ def table_lines(runs: Iterator[KnownRun]) -> Iterator[str]:
         )
         state = "running" if run.is_running else "ended"
         unjudged = "?" if run.problem else "✓"
-        icon = unjudged if run.worst is None else facts.SEVERITY_ICONS[run.worst.severity]
+        icon = unjudged if run.worst is None else SEVERITY_ICONS[run.worst.severity]
         yield f"{icon} {run.first.run}  {printable(run.called):<{width}}  {began}  {state:<7}  {_counts(run)}"
-        for said in (run.problem, "" if run.worst is None else facts.model_label(run.worst) + headline(run.worst)):
+        worst = "" if run.worst is None else model_label(run.worst) + headline(run.worst)
+        for said in (run.problem, worst):
             if text := printable(said):
                 yield f"    {text if len(text) <= _SENTENCE else text[:_SENTENCE].rstrip() + ' ...'}"
     if next(runs, None) is not None:

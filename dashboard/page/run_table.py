@@ -49,6 +49,11 @@ class RunTable:
         self._lock = threading.Lock()
         self._losses: dict[str, tuple[tuple[int, int | None], _Losses]] = {}
 
+    @property
+    def total(self) -> int:
+        """How many runs and models there are; the rows are those of the newest."""
+        return len(self._store.runs())
+
     def rows(self, only: Collection[str] | None = None) -> list[dict[str, Any]]:
         """Return a row a run, newest first; `is_read` is False where the losses have yet to be read.
 

@@ -34,6 +34,7 @@ from ..wire import (
     event_id,
 )
 from ..wire.event_places import has_origin_line
+from ..wire.event_texts import model_label
 from ..wire.events import make_event
 from .failure_texts import TEXT_LIMIT
 
@@ -250,7 +251,7 @@ class EventWriter:
             self._tell(event)
 
     def _tell(self, event: Event) -> None:
-        first_line = next(iter(event.message.splitlines()), "")
+        first_line = model_label(event) + next(iter(event.message.splitlines()), "")
         # Where nobody has set logging up, Python itself would write the line to stderr.
         if not self._config.quiet or self._logger.hasHandlers():
             self._logger.log(_LOG_LEVELS[event.severity], "%s: %s", event.kind, first_line)

@@ -5,8 +5,15 @@ Page, notebook, closing line and `dashboard events` take these from here. Standa
 
 from __future__ import annotations
 
+import msgspec
+
 from . import message_lines
 from .records import Event
+
+
+def model_label(event: Event) -> str:
+    """``model 17: ``, before a sentence about one of several models made one after the other; else empty."""
+    return "" if event.member is msgspec.UNSET else f"model {event.member + 1:,}: "
 
 
 def headline(event: Event) -> str:

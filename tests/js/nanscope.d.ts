@@ -294,7 +294,7 @@ interface Nanscope {
   drawRunRow(elements: RunRowElements, data: RunLine): void;
   runRow(run: string): RunRow | undefined;
   askRuns(): void;
-  takeRunRows(answer: { rows: RunRow[]; is_whole: boolean }): void;
+  takeRunRows(answer: { rows: RunRow[]; is_whole: boolean; total: number }): void;
   drawRuns(): void;
   startRuns(): void;
   isLeaving(run: string): boolean;

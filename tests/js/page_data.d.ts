@@ -138,6 +138,8 @@ interface Header {
   level: { name: string; since: number | null };
   histograms: number | null;
   verdict: Verdict;
+  /** Of the model that is shown; absent where there is no run. */
+  eventCounts?: { critical?: number; warning?: number; info?: number };
   documents: number;
   rankCount: number;
   /** Points of the tracks since the last picture, by line; null is NaN or Inf (dashboard/live/newest.py). */

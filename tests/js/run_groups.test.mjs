@@ -59,7 +59,7 @@ test("runs that were named keep their names, and single ones are counted as runs
 });
 
 // The rows of the table of all runs.
-function table(runs, address = "/?tab=runs") {
+function table(runs, { address = "/?tab=runs", total = runs.length } = {}) {
   const page = open(["00", "20", "61"], { address });
   const { ns, window } = page;
   window.setInterval = () => 0;
@@ -72,7 +72,7 @@ function table(runs, address = "/?tab=runs") {
   page.byId("runs-search").firstElementChild = { value: "" };
   const body = page.byId("runs-body");
   body.insertBefore = (row, before) => body.children.splice(before ? body.children.indexOf(before) : body.children.length, 0, row);
-  ns.takeRunRows({ is_whole: true, rows: runs.map((one) => ({ ...one, state: one.ranks[0].state, best: one.member, critical: 1, warnings: 0, written: 5, is_read: true, note: "" })) });
+  ns.takeRunRows({ is_whole: true, total, rows: runs.map((one) => ({ ...one, state: one.ranks[0].state, best: one.member, critical: 1, warnings: 0, written: 5, is_read: true, note: "" })) });
   return { ...page, drawn, find: (text) => { ns.view.find = text; drawn.length = 0; ns.drawRuns(); return drawn; } };
 }
 
@@ -82,6 +82,12 @@ test("the table has one row for a series, until something is searched for", () =
   assert.equal(page.byId("runs-count").textContent, "2 runs, 59 models");
   same(page.find("model 5 live"), ["maml.py · 2 of 50 models", "model 5", "model 50"]);
   assert.equal(page.byId("runs-count").textContent, "2 of 59 models");
+});
+
+test("a list of runs says what it lacks", () => {
+  assert.equal(table(copies(2), { total: 5400 }).byId("runs-count").textContent, "1 run, 2 models (the newest of 5,400; the run picker has all)");
+  same([ns.leftOut(300, 300, 200), ns.leftOut(2, 2, 0)], ["; the newest 200 are shown, the search looks at all", ""]);
+  assert.ok(ns.leftOut(2000, 5400, 200).endsWith("the search looks at the newest 2,000"));
 });
 
 test("a search finds words, numbers from their first digit, a model's id, and pieces of ids", () => {

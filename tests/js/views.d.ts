@@ -148,6 +148,7 @@ interface Nanscope {
   groupRuns<Run extends GroupedRun>(runs: Run[], isFound: (run: Run) => boolean): RunGroup<Run>[];
   isFoundBy(search: string, run: string, id: string, texts: string[]): boolean;
   countRuns(runs: GroupedRun[], found: number): string;
+  leftOut(known: number, total: number, drawn: number): string;
   takePickerRows(rows: PickerFacts[]): void;
   drawRunButton(shown: RunEntry | undefined): void;
   startRunPicker(): void;

@@ -92,12 +92,12 @@ def register_runs(app: Dash, store: Store, *, spool: Path | None, changed: Calla
 
 
 def rows_view(table: RunTable, data: Any) -> Any:
-    """Return {rows, is_whole}: the rows that were asked for; a malformed asking changes nothing."""
+    """Return {rows, is_whole, total}: the rows that were asked for; a malformed asking changes nothing."""
     try:
         scope = msgspec.convert(data, RowsScope)
     except msgspec.ValidationError:
         return no_update
-    return {"rows": table.rows(scope.runs), "is_whole": scope.runs is None}
+    return {"rows": table.rows(scope.runs), "is_whole": scope.runs is None, "total": table.total}
 
 
 def run_action(store: Store, data: Any, *, spool: Path | None, changed: Callable[[], None]) -> Any:

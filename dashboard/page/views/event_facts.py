@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from msgspec import UNSET
-
 from probe.wire import SEVERITIES, Event, Severity, StackFrame, is_in_derivative, message_lines
 from probe.wire.causes import is_of_probe
 from probe.wire.event_places import BEGAN, NOTICED, is_only_noticed
@@ -70,11 +68,6 @@ class Stack:
 
     title: str
     frames: tuple[StackFrame, ...]
-
-
-def model_label(event: Event) -> str:
-    """``model 17: ``, before a sentence about one of several models made one after the other; else empty."""
-    return "" if event.member is UNSET else f"model {event.member + 1:,}: "
 
 
 def event_order(event: Event) -> tuple[bool, int, bool, float, int, str]:

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from probe.wire import Event, member_number
 from probe.wire.causes import Cause, group_by_cause, of_newest_start, worst_cause
-from probe.wire.event_texts import headline
+from probe.wire.event_texts import headline, model_label
 from probe.wire.run_verdict import State, run_verdict
 
 from ...store.protocol import RankSummary
-from .event_facts import code_parts, fault_frame, model_label
+from .event_facts import code_parts, fault_frame
 
 _LINE: Final = r"[^\s,:]+\.[A-Za-z]\w*:\d+"
 """``train.py:26``"""

@@ -11,6 +11,7 @@ import pytest
 from dash import no_update
 from page_store import PageStore
 
+from dashboard.page import run_table
 from dashboard.page.callbacks.runs import comparison_view, overlay_lines, rows_view, run_action
 from dashboard.page.run_table import RunTable
 from dashboard.page.views.runs_section import MOST_COMPARED
@@ -102,12 +103,17 @@ def test_losses_are_read_again_only_after_new_steps(store: MarkedStore) -> None:
     assert sorted(read) == ["run-a", "run-a", "run-b"]
 
 
-def test_rows_of_named_runs_come_alone(store: MarkedStore) -> None:
+def test_rows_of_named_runs_come_alone_and_the_answer_counts_all(
+    store: MarkedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = RunTable(store)
     some = rows_view(table, {"runs": ["run-a", "nothing"], "mark": 1})
     assert ([row["run"] for row in some["rows"]], some["is_whole"]) == (["run-a"], False)
     whole = rows_view(table, {"runs": None})
-    assert (len(whole["rows"]), whole["is_whole"]) == (2, True)
+    assert (len(whole["rows"]), whole["is_whole"], whole["total"]) == (2, True, 2)
+    monkeypatch.setattr(run_table, "_MAX_RUNS", 1)
+    cut = rows_view(table, {"runs": None})
+    assert (len(cut["rows"]), cut["total"]) == (1, 2)
     assert rows_view(table, {"runs": "run-a"}) is rows_view(table, None) is no_update
 
 
