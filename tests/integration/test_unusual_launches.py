@@ -23,8 +23,8 @@ def test_new_optimizer_of_a_recorded_model_searches_no_objects(
     found = re.search(r"searched (\d+) times, then (\d+) times", err)
     assert found is not None
     first, later = map(int, found.groups())
-    # One for each of three models, and one for each early watch.
-    assert 3 <= first <= 8
+    # For the first model of each line, and for early watches: not for the second client.
+    assert 1 <= first <= 8
     # The early watches look for optimizers that have not made a step yet, a few times in all.
     assert later <= 12
     # The clients are members of one run, also where another line trains them again.
