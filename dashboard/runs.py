@@ -375,13 +375,12 @@ def _member_meant(argument: str, runs: Sequence[RunFolder]) -> str:
     number = argument.rpartition(".m")[2]
     if not number.isdecimal():
         return ""
-    found = [run for run in runs if member_run(run.run, int(number)) == argument]
-    called = [printable(shlex.quote(run.run)) for run in found]
-    return "".join(
-        f"It is model {int(number) + 1:,} of the run {run}: give {run}, and `--member {int(number)}` to "
-        "`dashboard events`, `export` or `diff`."
-        for run in called[-1:]
+    found = [run.run for run in runs if member_run(run.run, int(number)) == argument]
+    said = (
+        "It is model {} of the run {}: give {}, and `--member {}` to `dashboard events`, `export` or `diff`."
     )
+    called = printable(shlex.quote("".join(found[-1:])))
+    return said.format(int(number) + 1, called, called, int(number)) if found else ""
 
 
 def _nearest(argument: str, runs: Sequence[RunFolder]) -> str:
