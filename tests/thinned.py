@@ -1,4 +1,4 @@
-"""The cases of a table of several columns that are tried each time; all others are tried by `make faults`."""
+"""Which cases of a long table are tried each time; all others are tried by `make faults`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def thinned(*columns: Sequence[Any], every: int) -> list[Any]:
 
     Those lie on diagonals: each value of a column is tried with others of the next each time.
     """
-    assert len(columns) > 1 and every <= max(map(len, columns)), "a value would never be tried"
+    rest = sum(map(len, columns)) - len(columns) + 2
+    assert all(rest - len(column) >= every for column in columns), "a value would never be tried"
     cases = itertools.product(*(enumerate(column) for column in columns))
     return [
         pytest.param(
@@ -23,3 +24,8 @@ def thinned(*columns: Sequence[Any], every: int) -> list[Any]:
         )
         for case in cases
     ]
+
+
+def some(values: Sequence[Any], count: int) -> list[Any]:
+    """Return values for `pytest.mark.parametrize`, as seeds are, all but the first ones marked."""
+    return [*values[:count], *(pytest.param(value, marks=pytest.mark.faults) for value in values[count:])]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from reference import Scene, recorded
 from small_training import batches, small_model
+from thinned import thinned
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -20,27 +21,25 @@ def quiet_model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 3))
 
 
+OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
+    "Rprop": lambda p: torch.optim.Rprop(p, lr=0.01),
+    "Adadelta": lambda p: torch.optim.Adadelta(p),
+    "Adagrad": lambda p: torch.optim.Adagrad(p),
+    "RMSprop": lambda p: torch.optim.RMSprop(p),
+    "NAdam": lambda p: torch.optim.NAdam(p),
+    "AdamW": lambda p: torch.optim.AdamW(p, foreach=False),
+    "AdamW fused": lambda p: torch.optim.AdamW(p, fused=True),
+}
+
+
 @pytest.mark.parametrize(
-    "make",
-    [
-        lambda p: torch.optim.SGD(p, lr=0.1),
-        lambda p: torch.optim.Rprop(p, lr=0.01),
-        lambda p: torch.optim.Adadelta(p),
-        lambda p: torch.optim.Adagrad(p),
-        lambda p: torch.optim.RMSprop(p),
-        lambda p: torch.optim.NAdam(p),
-        lambda p: torch.optim.AdamW(p, foreach=False),
-        lambda p: torch.optim.AdamW(p, fused=True),
-    ],
-    ids=["SGD", "Rprop", "Adadelta", "Adagrad", "RMSprop", "NAdam", "AdamW", "AdamW fused"],
+    ("form", "name"), thinned(["no closure", "positional", "keyword"], list(OPTIMIZERS), every=3)
 )
-@pytest.mark.parametrize("form", ["no closure", "positional", "keyword"])
-def test_closure_or_none_gives_the_gradients_of_its_update(
-    tmp_path: Path, make: Callable[[Any], Optimizer], form: str
-) -> None:
+def test_closure_or_none_gives_the_gradients_of_its_update(tmp_path: Path, form: str, name: str) -> None:
     def loop(scene: Scene) -> nn.Module:
         model = small_model()
-        optimizer = make(model.parameters())
+        optimizer = OPTIMIZERS[name](model.parameters())
         with scene.watch(model, optimizer):
             for inputs, targets in batches(4):
 

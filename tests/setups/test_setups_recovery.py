@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import pytest
 import torch
 from run_numbers import run_of
+from thinned import thinned
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
@@ -251,8 +252,7 @@ SETUPS: dict[str, Callable[..., Trained]] = {
 }
 
 
-@pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize("setup", SETUPS)
+@pytest.mark.parametrize(("setup", "action"), thinned(list(SETUPS), list(ACTIONS), every=2))
 def test_recovery_leaves_what_the_same_action_by_hand_leaves(
     setup: str, action: str, spool: Path, tmp_path: Path
 ) -> None:

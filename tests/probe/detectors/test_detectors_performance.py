@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from sampled_runs import NOISES, OPTIONS, find, plain
+from thinned import some
 
 from probe.detectors.performance import AnomalyRateDetector, SlowdownDetector
 from probe.detectors.sample import Sample
@@ -262,7 +263,7 @@ def test_short_steps_that_take_longer_are_found_with_a_sample_in_twenty(factor: 
     assert {severity for _, severity in found} == {"warning"}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", some(range(20), 5))
 @pytest.mark.parametrize("scatter", [0.2, 0.5, 1.0])
 def test_short_steps_that_scatter_are_silent_with_a_sample_in_twenty(seed: int, scatter: float) -> None:
     # Scatter of whole stretches, as other programs make it.
@@ -270,7 +271,7 @@ def test_short_steps_that_scatter_are_silent_with_a_sample_in_twenty(seed: int, 
     assert slow(timed(0.004 * np.exp(scatter * noise), every=20)) == []
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", some(range(20), 5))
 def test_steps_that_scatter_by_half_take_no_longer(seed: int) -> None:
     seconds = 0.02 * np.exp(0.5 * np.random.default_rng(seed).standard_normal(500))
     assert slow(timed(seconds)) == []
@@ -305,7 +306,7 @@ class _Thorough(SlowdownDetector):
         return True
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", some(range(40), 10))
 def test_slowdown_is_the_same_where_the_last_stretch_is_looked_at_every_time(seed: int) -> None:
     random = np.random.default_rng(seed)
     levels = random.choice([0.1, 0.1, 0.16, 0.3, 0.9], size=12)
@@ -331,7 +332,7 @@ def test_steps_that_take_longer_and_longer_warn_beside_other_programs(seed: int)
     assert "warning" in {severity for _, severity in beside_others(np.linspace(0.002, 0.03, 350), seed)}
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", some(range(40), 10))
 def test_steps_that_only_wait_longer_and_longer_are_no_warning(seed: int) -> None:
     rising = 0.002 * jitter(350, 1.0, seed)
     others = np.linspace(0.0, 0.04, 350) * jitter(350, 1.0, seed + 100)

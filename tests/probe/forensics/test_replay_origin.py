@@ -118,7 +118,7 @@ def test_nan_in_the_batch_is_an_input_fault_that_names_the_argument():
     x[3, 1] = math.nan
     replay = run_step(around(torch.relu), x).replay()
     assert (replay.origin.phase, replay.origin.module) == ("input", "")
-    assert "argument input" in replay.reason
+    assert "argument `input`" in replay.reason
     assert "1 NaN" in replay.operands[0]
 
 
@@ -128,7 +128,7 @@ def test_parameter_bad_before_the_forward_is_a_reason_and_not_an_origin():
         model[2].weight[0, 0] = math.nan
     replay = run_step(model, batch()).replay()
     assert replay.origin is None
-    assert "parameter 2.weight was already non-finite" in replay.reason
+    assert "parameter `2.weight` was already non-finite" in replay.reason
 
 
 def test_log_in_the_loss_is_named_with_phase_loss():
