@@ -275,7 +275,8 @@ class CopiedTensors:
         self._blobs, self._records = {name: blob for name, (blob, _) in blobs.items()}, records
         # The widest elements first, so that each lies at a multiple of its size.
         order = sorted(blobs, key=lambda name: -blobs[name][1].element_size())
-        self._pieces = [_header(blobs, order), *(memory[name] for name in order)]
+        data = (memoryview(memory[name]) for name in order)  # type: ignore[arg-type]
+        self._pieces = [memoryview(_header(blobs, order)), *data]
 
     @property
     def nbytes(self) -> int:
