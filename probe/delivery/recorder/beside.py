@@ -6,6 +6,7 @@ something to write; the end of the run waits for it, for a stated time.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -15,8 +16,12 @@ from typing import Final
 
 from .bell import Bell
 
+_logger = logging.getLogger(__name__)
+
 END_WAIT_S: Final = 10.0
 """How long the end of a run waits for the bundles that are being written."""
+SILENT_S: Final = 1.0
+"""So much of that it waits without a word."""
 
 
 class Task:
@@ -91,6 +96,17 @@ class BesideWriter:
         end_s = time.monotonic() + most_s
         tasks = list(self._tasks)
         return [task for task in tasks if not task.is_done_within(max(0.0, end_s - time.monotonic()))]
+
+    def end(self, most_s: float) -> None:
+        """The run ends: wait for what is not done, and say so; then say which bundles are not complete."""
+        left = self.wait(min(most_s, SILENT_S))
+        if left and most_s > SILENT_S:
+            _logger.warning("nanscope: waiting up to %.0f s for bundles that are being written", most_s)
+            left = self.wait(most_s - SILENT_S)
+        for task in left:
+            task.give_up()
+        if left:
+            _logger.warning("nanscope: bundles that are not complete at the end of the run: %d", len(left))
 
     def _run(self) -> None:
         while True:

@@ -327,8 +327,7 @@ class Recorder:
     def _end_bundles(self) -> None:
         """Wait for those that are being written, unless they wait for this thread; say which are not done."""
         is_waited_for = self.is_own_thread or self.is_writing_here
-        for task in self.beside.wait(0.0 if is_waited_for else END_WAIT_S):
-            task.give_up()
+        self.beside.end(0.0 if is_waited_for else END_WAIT_S)
 
     @property
     def is_writing_here(self) -> bool:

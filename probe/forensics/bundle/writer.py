@@ -20,7 +20,7 @@ import msgspec
 
 from ...compat import torch_modes
 from ...delivery.journal.journal import SLOW_S
-from ...delivery.recorder.beside import Task
+from ...delivery.recorder.beside import END_WAIT_S, Task
 from ...delivery.recorder.recorder import Recorder
 from ...errors import BundleError, JournalError
 from ...guard import outcome_of
@@ -122,7 +122,7 @@ class BundleWriter:
         task = Task(
             lambda: self._write(prepared, folder),
             lambda line: self._recorder.settle(event.id, line),
-            f"No bundle yet: it was still being written when the run ended. Once it is complete: {folder}",
+            f"No bundle yet: not complete {END_WAIT_S:.0f} s after the end of the run. Once it is: {folder}",
         )
         self._recorder.beside.add(task)
         is_slow = self._recorder.write_s >= SLOW_S

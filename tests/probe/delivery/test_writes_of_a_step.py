@@ -178,3 +178,5 @@ def test_slow_disk_makes_no_hang_and_loses_no_critical_event(
         said = nan.message.splitlines()[-1]
         there = [path for path in spool.glob("*/bundles/*") if not path.name.startswith(".")]
         assert said.startswith("Bundle for dashboard replay: ") if there else "No bundle yet" in said
+        assert "nanscope: the disk is slow (the newest write took" in done.stderr
+        assert there or "nanscope: bundles that are not complete at the end of the run: 1" in done.stderr

@@ -19,6 +19,7 @@ from torch import nn
 
 from probe.delivery.journal.journal_reader import read_stream
 from probe.delivery.journal.run_folders import read_run_json
+from probe.delivery.recorder import beside
 from probe.delivery.recorder import recorder as recorder_module
 from probe.errors import BundleError
 from probe.forensics.bundle import writer as writer_module
@@ -220,13 +221,18 @@ def hold_thread(bundles, monkeypatch):
 
 
 def test_bundle_that_is_not_complete_at_the_end_is_said_in_its_events_newest_state(
-    bundles, step, monkeypatch
+    bundles, step, monkeypatch, caplog
 ):
     monkeypatch.setattr(recorder_module, "END_WAIT_S", 0.01)
+    monkeypatch.setattr(beside, "SILENT_S", 0.005)
     held = hold_thread(bundles, monkeypatch)
     told = bundles.writer.attach(event_of(bundles.start), content_of(step))
     bundles.recorder.event(told)
     bundles.recorder._end_bundles()
+    assert [record.getMessage().partition(":")[2] for record in caplog.records] == [
+        " waiting up to 0 s for bundles that are being written",
+        " bundles that are not complete at the end of the run: 1",
+    ]
     bundles.recorder.event(msgspec.structs.replace(told, count=2))
     said = [state.message.splitlines()[-1] for state in states_of(bundles)]
     assert [line.partition(":")[0] for line in said] == [
