@@ -70,6 +70,7 @@ class JournalWriter:
         cap_bytes: size of the whole run's folder above which the oldest own metrics are evicted.
         segment_bytes: size at which a segment is closed and the next one begun; a quarter of the cap at most.
         keeps_room: the stream for whose urgent records some room is kept, should the disk become full.
+        begins_account: else the caller calls `begin_account`.
 
     Raises:
         JournalError: the folder cannot be created or written.
@@ -84,20 +85,19 @@ class JournalWriter:
         cap_bytes: int = DEFAULT_CAP_BYTES,
         segment_bytes: int = SEGMENT_BYTES,
         keeps_room: StreamName | None = None,
+        begins_account: bool = True,
     ) -> None:
         if not (is_folder_name(run) and is_folder_name(writer)):
             raise JournalError(f"{run!r} / {writer!r} cannot name a run's folder and a writer's in it")
         self.folder = folder
-        self._run, self._writer = run, writer
-        self._closed = False
+        self._run, self._writer, self._closed = run, writer, False
         self._account: AccountWriter | None = None
         self.evicted = 0
         """Metrics of this writer that were deleted to keep to the cap."""
         self.writes, self.write_s = 0, 0.0
         """How many writes there were, and how long the newest took."""
         self._cap_bytes = cap_bytes
-        # What is still written to cannot be evicted.
-        self._segment_bytes = min(segment_bytes, cap_bytes // _SEGMENTS_BELOW_CAP)
+        self._segment_bytes = min(segment_bytes, cap_bytes // _SEGMENTS_BELOW_CAP)  # the open one stays
         self._streams: dict[StreamName, _Stream] = {
             name: _Stream(name) for name in ("events", "metrics", "host")
         }
@@ -110,7 +110,8 @@ class JournalWriter:
             for stream in self._streams.values():
                 stream.next_seq = 0 if known is None else known.end(stream.name)
                 self._resume(stream)
-            self._begin_account()
+            if begins_account:
+                self.begin_account()
         except OSError as error:
             self.close()
             raise JournalError(f"cannot write the journal in {folder}: {error.strerror or error}") from error
@@ -170,11 +171,13 @@ class JournalWriter:
         if self._account is not None:
             self._account.close()
 
-    def _begin_account(self) -> None:
-        self._account = AccountWriter(self.folder)
+    def begin_account(self) -> None:
+        """Make the account anew. Other threads may append meanwhile."""
+        self._account = account = AccountWriter(self.folder)
         for stream in self._streams.values():
-            if stream.next_seq:  # else it says so
-                self._account.note(stream.name, stream.next_seq)
+            with stream.lock:
+                if stream.next_seq:  # else it says so
+                    account.note(stream.name, stream.next_seq)
 
     def is_there(self) -> bool:
         """Whether what is written can be found: nobody has removed the folder, or a file that is open."""
@@ -198,7 +201,7 @@ class JournalWriter:
             raise JournalError(f"cannot write the journal in {self.folder}: {error.strerror}") from error
         if self._account is not None and not (self.folder / ACCOUNT).exists():
             self._account.close()
-            self._begin_account()
+            self.begin_account()
 
     def go_on_at(self, name: StreamName, seq: int) -> None:
         """Give the next record of a stream a larger number: those below it were another journal's."""
@@ -275,8 +278,7 @@ class JournalWriter:
         assert stream.file is not None
         descriptor = stream.file.descriptor()
         if stream.room is not None:
-            count = sum(map(len, buffers))
-            stream.room.require(descriptor, stream.size, count, is_urgent=is_urgent)
+            stream.room.require(descriptor, stream.size, sum(map(len, buffers)), is_urgent=is_urgent)
         # Until the account below is updated an exception may come from anywhere, a Ctrl-C for instance.
         stream.unsure = True
         began_s = time.monotonic()

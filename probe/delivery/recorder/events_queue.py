@@ -136,10 +136,10 @@ class EventsQueue:
         return False
 
     def _may_wait_for(self, record: EventsRecord) -> bool:
-        """Whether it is the first critical event of a step, or what others are not understood without."""
-        if not isinstance(record, Event):
-            return isinstance(record, Layout | RunStart)
-        if record.severity != "critical" or record.step == self._begun_step or record.id in self._begun:
+        """Whether it is the first critical event of a step."""
+        if not isinstance(record, Event) or record.severity != "critical":
+            return False
+        if record.step == self._begun_step or record.id in self._begun:
             return False
         if len(self._begun) < _MOST_IDS:
             self._begun.add(record.id)

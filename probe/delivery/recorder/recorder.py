@@ -37,7 +37,7 @@ from ...wire import (
 )
 from ..helper.helper import HelperKeeper, is_listened_to
 from ..host_memory import MemorySample, read_memory
-from ..journal.journal import DEFAULT_CAP_BYTES, JournalWriter
+from ..journal.journal import DEFAULT_CAP_BYTES
 from ..journal.run_json import write_run_json
 from ..utilisation import UtilisationReader
 from .bell import Bell
@@ -48,6 +48,7 @@ from .record_encoder import FrameSource, RecordEncoder
 from .ring import Ring
 from .ring_format import ADDITION, FRAME
 from .schedule import Schedule, Watch
+from .start_files import open_journal, write_start
 from .thread_end import CLOSE_AGAIN_S, CLOSE_S, ThreadEnd
 
 _logger = logging.getLogger(__name__)
@@ -84,8 +85,7 @@ class Recorder:
         self, spool: Path, start: RunStart, *, connect: str | None, cap_bytes: int = DEFAULT_CAP_BYTES
     ) -> None:
         run_folder = spool.resolve() / start.run
-        writer = f"{start.rank}-{start.incarnation}"
-        self.folder: Path = run_folder / writer
+        self.folder: Path = run_folder / f"{start.rank}-{start.incarnation}"
         self.group, self.world_size = start.group or start.run, start.world_size
         self.memory: MemorySample | None = read_memory()
         self._utilisation = UtilisationReader()
@@ -96,16 +96,13 @@ class Recorder:
         self.failed: str | None = None
         """What last went wrong, in one sentence; None while all is well. The first is logged too."""
         self._pid = os.getpid()
-        self._journal = JournalWriter(
-            self.folder, run=start.run, writer=writer, cap_bytes=cap_bytes, keeps_room="events"
-        )
+        self._journal = open_journal(self.folder, start, cap_bytes)
         self._start = start
         self._first_records = [encode_record(start)]
         """Without which nobody understands the others: the start, the layouts."""
         self.removals: list[int] = []
         """How many records a folder had that somebody has removed, for who tells of it."""
-        self._journal.append("events", self._first_records[0])
-        write_run_json(run_folder, start)
+        rest = write_start(self._journal, self._first_records[0], start, self._note)
         self._metrics = MetricsQueue(self.folder, self._journal, self._note)
         self._takers: tuple[Callable[[], object], ...] = ()
         self._metrics.before_take = self._call_takers
@@ -129,7 +126,7 @@ class Recorder:
         self._thread_end = ThreadEnd()
         self._progress = 0
         self._close_requests: deque[Callable[[], None]] = deque()
-        self._once: deque[Callable[[], None]] = deque()
+        self._once: deque[Callable[[], None]] = deque(rest)
         self.watches: list[Watch] = []
         """They look at the training from the thread, in this order; `look_with` adds to them."""
         self._watches_lock = threading.Lock()
@@ -326,8 +323,7 @@ class Recorder:
 
     def _end_bundles(self) -> None:
         """Wait for those that are being written, unless they wait for this thread; say which are not done."""
-        is_waited_for = self.is_own_thread or self.is_writing_here
-        self.beside.end(0.0 if is_waited_for else END_WAIT_S)
+        self.beside.end(0.0 if self.is_own_thread or self.is_writing_here else END_WAIT_S)
 
     @property
     def is_writing_here(self) -> bool:
