@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import threading
 import time
 import zlib
 from pathlib import Path
@@ -91,7 +92,7 @@ def read_account(folder: Path) -> Account | None:
 class AccountWriter:
     """Keeps the account of a folder; one process at a time. It raises nothing: a journal works without one.
 
-    `note` is called under the lock of its stream, the rest where nobody appends.
+    `note` may be called on any thread, the rest where nobody appends.
 
     Args:
         folder: the writer's; it exists.
@@ -101,6 +102,8 @@ class AccountWriter:
         self._seed = _seed(folder)
         self._checks = [zlib.crc32(b"%d" % index, self._seed) for index in range(len(STREAMS))]
         self._generations = [0, 0, 0]
+        self._noted = [0, 0, 0]
+        self._lock = threading.RLock()
         self._generation = 0
         self._file: OwnFile | None = None
         is_sound = read_account(folder) is not None
@@ -130,19 +133,19 @@ class AccountWriter:
         if file is None:
             return
         index = STREAMS.index(stream)
-        generation = self._generations[index] = self._generations[index] + 1
-        payload = _END.pack(generation, records)
-        try:
-            os.pwrite(
-                file.descriptor(),
-                payload + _CHECK.pack(zlib.crc32(payload, self._checks[index])),
-                _ENDS_AT + index * 2 * _END_BYTES + (generation & 1) * _END_BYTES,
-            )
-        except OSError as error:
-            if is_from_signal(error):
-                raise
-            # It says less than was written, until the next append.
-            return
+        with self._lock:
+            if records < self._noted[index]:  # another thread was quicker
+                return
+            self._noted[index] = records
+            self._generations[index] += 1
+            try:
+                os.pwrite(
+                    file.descriptor(), self._end(index, records), _slots(index)[self._generations[index] & 1]
+                )
+            except OSError as error:
+                if is_from_signal(error):
+                    raise
+                # It says less than was written, until the next append.
 
     def close(self) -> None:
         """Say that nothing will follow. Idempotent."""

@@ -150,12 +150,11 @@ class JournalWriter:
         return self._append(state, buffers, len(records), is_urgent=is_urgent, is_brief=is_brief)
 
     def update_account(self, stream: StreamName) -> None:
-        """Have the account say what was appended briefly."""
+        """Have the account say what was appended briefly. Nobody who appends waits for that."""
         state = self._streams[stream]
-        with state.lock:
-            if state.is_account_old and self._account is not None:
-                state.is_account_old = False
-                self._account.note(stream, state.next_seq)
+        if state.is_account_old and self._account is not None:
+            state.is_account_old = False
+            self._account.note(stream, state.next_seq)
 
     def next_seq(self, stream: StreamName) -> int:
         """Number of records written to the stream so far, evicted ones included."""
@@ -175,9 +174,8 @@ class JournalWriter:
         """Make the account anew. Other threads may append meanwhile."""
         self._account = account = AccountWriter(self.folder)
         for stream in self._streams.values():
-            with stream.lock:
-                if stream.next_seq:  # else it says so
-                    account.note(stream.name, stream.next_seq)
+            if stream.next_seq:  # else it says so
+                account.note(stream.name, stream.next_seq)
 
     def is_there(self) -> bool:
         """Whether what is written can be found: nobody has removed the folder, or a file that is open."""

@@ -156,8 +156,7 @@ class EventsQueue:
             with self.lock:
                 is_done = self._write_under_lock(self._write_next if self.is_slow else self._write_waiting)
             self._give_precedence()
-        with self.lock:
-            self._write_under_lock(lambda: self._journal.update_account("events"))
+        self._journal.update_account("events")
 
     def give_up(self) -> None:
         """Count what waits as lost: the disk has no room for it."""

@@ -11,14 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 import probe
+from probe.delivery.journal.account import read_account
 from probe.delivery.journal.journal_reader import read_stream
 from probe.delivery.journal.run_folders import read_run_json
 from probe.delivery.recorder import events_queue, metrics_queue, start_files
-from probe.wire import Event, RunEnd, decode_record
+from probe.delivery.recorder.recorder import Recorder
+from probe.wire import Event, RunEnd, RunStart, decode_record
 
 WRITES = ("write", "writev", "pwrite", "ftruncate", "fsync", "link", "replace")
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
@@ -115,7 +118,7 @@ def test_step_makes_one_small_write_at_most(tmp_path: Path, writes: Writes, faul
     for step, what in writes.found:
         found.setdefault(step, []).append("writev" if what == "write" else what)
     (writer,) = tmp_path.glob("*/0-*")
-    began = [what.replace("write", "writev") if what == "write" else what.replace(f"{writer}/", "") for what in found.pop(-1) if "mkdir" not in what]
+    began = [what.replace(f"{writer}/", "") for what in found.pop(-1) if "mkdir" not in what]
     assert (began, found) == (BEGINNING, FAULTS[fault])
     assert read_run_json(writer.parent).run == run.run
     records = [decode_record(data) for _, data in read_stream(writer, "events")]
@@ -128,6 +131,40 @@ def test_step_makes_one_small_write_at_most(tmp_path: Path, writes: Writes, faul
         (bundle,) = tmp_path.glob("*/bundles/*")
         newest = {event.id: event for event in events}[bundle.name]
         assert newest.message.splitlines()[-1] == f"Bundle for dashboard replay: {bundle}"
+
+
+def critical_event(step: int) -> Event:
+    return Event(
+        id=f"{step:016x}", run="run", rank=0, incarnation=7, step=step, time=1.0,
+        kind="nonfinite_loss", severity="critical", message="NaN",
+    )  # fmt: skip
+
+
+def test_critical_event_waits_for_no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = RunStart(run="run", rank=0, incarnation=7, name="train.py", time=1.0)
+    recorder = Recorder(tmp_path, start, connect="")
+    recorder.flush()
+    begun, end, was_ended = threading.Event(), threading.Event(), list[bool]()
+    write = os.pwrite
+
+    def hang(*given: Any) -> int:
+        if recorder.is_own_thread:
+            begun.set()
+            was_ended.append(end.wait(3.0))
+        return write(*given)
+
+    monkeypatch.setattr(events_queue, "SLOW_S", 0.0)
+    monkeypatch.setattr(os, "pwrite", hang)
+    recorder.event(msgspec.structs.replace(critical_event(1), severity="info"))
+    assert begun.wait(10.0)
+    recorder.event(critical_event(2))
+    found = [decode_record(data) for _, data in read_stream(recorder.folder, "events")]
+    assert [record.step for record in found if isinstance(record, Event)] == [1, 2]
+    end.set()
+    recorder.close(outcome="finished", last_step=None)
+    assert was_ended[0]
+    account = read_account(recorder.folder)
+    assert account is not None and account.events == len(found) + 1
 
 
 SCRIPT = """
