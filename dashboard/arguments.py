@@ -138,7 +138,7 @@ def _add_run(commands: Commands) -> None:
         "--first-step",
         type=_step,
         metavar="N",
-        help="number of the first step, for a training that goes on from a checkpoint "
+        help="number of the first step, for a training that continues from a checkpoint "
         "(default: NANSCOPE_FIRST_STEP, or 0)",
     )
     run.add_argument(
@@ -221,7 +221,9 @@ def _add_url(commands: Commands) -> None:
         "print the address of the running dashboard, with its token",
         "For the browser; a run's own output never has the token. Exit code 2 where none runs.",
     )
-    url.add_argument("--view", action="store_true", help="the address of who may look, and change nothing")
+    url.add_argument(
+        "--view", action="store_true", help="the address for viewers, who cannot change anything"
+    )
 
 
 def _add_token(commands: Commands) -> None:
@@ -251,7 +253,7 @@ def _add_replay(commands: Commands) -> None:
         commands,
         "replay",
         "run a bundle's step again and show where it went wrong",
-        "Exit code 0: it came again; 1: it did not, for the reason that is printed; 2: it cannot be run.",
+        "Exit code 0: the step was reproduced; 1: it was not (the reason is printed); 2: it cannot be run.",
     )
     replay.add_argument(
         "bundle",

@@ -146,8 +146,8 @@ def notices(found: LoadedEvents) -> Iterator[str]:
     yield from (f"{said}." for said in found.odd_files)
     if found.missing_steps:
         yield (
-            f"Records of steps that are missing at the end of the journal: {found.missing_steps:,}; "
-            "events are another stream."
+            f"The journal lacks its newest records of steps: {found.missing_steps:,}; "
+            "the list of events is not affected."
         )
     stored = found.stored
     if stored is None:

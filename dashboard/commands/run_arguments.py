@@ -57,7 +57,7 @@ def add_events(commands: Commands) -> None:
         metavar="EVENT",
         help="id of an event, or a unique prefix of one: all that the page's panel says of it",
     )
-    events.add_argument("--json", action="store_true", help="one JSON object a line")
+    events.add_argument("--json", action="store_true", help="one JSON object per line")
     add_member(events, "default: all of them")
 
 
@@ -69,7 +69,7 @@ def add_runs(commands: Commands) -> None:
         "list recorded runs, newest first",
         "Needs no running server. The models of one training are one run.",
     )
-    runs.add_argument("--json", action="store_true", help="one JSON object a line, of every run")
+    runs.add_argument("--json", action="store_true", help="one JSON object per line, all runs")
     runs.add_argument(
         "--spool",
         type=Path,

@@ -18,7 +18,7 @@ from ..serving.running import find_server
 
 _TIMEOUT_S: Final = 10.0
 _NO_SERVER: Final = (
-    "No dashboard runs: if one has stored the run, start it (`dashboard serve`) and ask once more."
+    "No dashboard runs: if one has stored the run, start it (`dashboard serve`) and try again."
 )
 
 

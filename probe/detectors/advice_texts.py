@@ -241,7 +241,9 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "snapshot": ("All numbers of this step were kept in a file, as a watchpoint or a person asked.",),
     "profile": ("A profile was taken over these steps; they took longer than others because of it.",),
-    "cleared": ("Counts and rates of the run begin anew here; everything before it stays stored and shown.",),
+    "cleared": (
+        "Counts and rates of the run start again from 0 here; what was recorded before is kept and shown.",
+    ),
     "control": (
         "Somebody has asked this of the training from outside; the message says who, from where, and whether "
         "it was accepted.",

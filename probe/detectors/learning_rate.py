@@ -105,7 +105,7 @@ class DecayedRateDetector:
             subject="lr",
             message=f"The learning rate has decayed to {rate:.3g}, and has been below {DEAD_SHARE:g} of its "
             f"highest ({self._highest:.3g} at step {self._highest_at}) for {self._dead} steps, after "
-            f"{self._live} steps in which it had an effect: nothing is learnt any more",
+            f"{self._live} steps in which it had an effect: nothing more is learnt",
             value=rate,
             threshold=DEAD_SHARE * self._highest,
             baseline={"highest": self._highest, "live_steps": float(self._live)},

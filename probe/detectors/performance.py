@@ -320,7 +320,7 @@ class AnomalyRateDetector:
                 severity="warning",
                 subject="run",
                 message=f"{count} of the last {seen} steps up to step {newest} had a warning, "
-                "in events that come again and again",
+                "in events that repeat",
                 value=share,
                 threshold=self._rate,
             )

@@ -14,7 +14,7 @@ from .scaler import CRITICAL_AFTER, WARN_AFTER
 _SKIPPED_ADVICE: Final = (
     "Leaving out one bad batch is right; where every batch is bad, nothing is trained any more. Stop after "
     "some skips in a row instead of going on.",
-    "If parameters or running statistics hold NaN, go back to a checkpoint: no further batch mends them.",
+    "If parameters or running statistics hold NaN, go back to a checkpoint: no further batch repairs them.",
     "If they are finite, look at the batches and at the code of the loss: run it with "
     "`torch.autograd.set_detect_anomaly(True)` and call backward once.",
 )

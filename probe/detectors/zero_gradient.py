@@ -31,7 +31,7 @@ LOG_CHANCE: Final = 20.7
 row with probability (1 - p)^n; the finding waits until that is below exp(-20.7), one in 1e9."""
 _SILENT_ADVICE: Final = (
     "Print one sample's loss and what it is computed from (lengths, mask, targets) before the first step.",
-    "A loss that is 0 for every sample has no gradient: raise its margin, or mend the mask or the targets.",
+    "A loss that is 0 for every sample has no gradient: raise its margin, or fix the mask or the targets.",
 )
 
 

@@ -158,7 +158,7 @@ def check_arrivals() -> list[Finding]:
         except RuntimeError as error:  # it has no memory left, say, or belongs to another process
             problem = str(error).splitlines()[0]
         found = f"{device}: " + ("values arrive as they are measured" if problem is None else problem)
-        advice = "" if problem is None else "Trainings there compare this too, and then take the slow way"
+        advice = "" if problem is None else "Trainings there compare this too, and then use the Python path"
         state: Literal["ok", "limited"] = "ok" if problem is None else "limited"
         findings.append(Finding(name="CUDA steps", state=state, found=found, advice=advice))
     return findings

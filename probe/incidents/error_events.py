@@ -18,7 +18,7 @@ from .failed_collective import add_collective
 from .failure_texts import describe_failure
 
 _ADVICE = (
-    "The script has caught this exception and gone on; the stack shows where it was raised.",
+    "The script caught this exception and continued; the stack shows where it was raised.",
     "What the handler left out (an update, a batch, a checkpoint) is missing from the training.",
 )
 

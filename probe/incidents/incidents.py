@@ -385,7 +385,7 @@ class IncidentReporter(ErrorEvents):
         self.note(
             "cleared",
             "run",
-            f"Cleared after {steps - before} steps: counts and rates begin anew; what is stored stays stored",
+            f"Cleared after {steps - before} steps: counts and rates start from 0; nothing recorded is lost",
             step=step,
             time=time,
             value=float(steps),

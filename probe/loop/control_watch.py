@@ -204,7 +204,7 @@ class ControlWatch:
 
     def _post(self, command: Command) -> None:
         if not self._tracker.post(command):
-            raise ValueError("too many commands wait for the next step; the training stands still")
+            raise ValueError("too many commands wait for the next step; the training is not making steps")
 
     def _take_memory_snapshot(self, who: str) -> Event:
         from ..wire.findings import size_text

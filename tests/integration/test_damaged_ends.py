@@ -169,7 +169,7 @@ def test_steps_without_names_are_shown_and_said(finished: Left, tmp_path: Path) 
     assert any(f"{len(finished.written['events'])}" in text for text in said)
     opened: list[str] = []
     _fill(tmp_path / "opened", resolve_runs(target), notice=opened.append)
-    assert any(sentence in text for text in opened) and any("Missing" in text for text in opened)
+    assert any(sentence in text for text in opened) and any("lacks" in text for text in opened)
 
 
 def test_events_command_tells_of_both_streams_and_of_odd_files(finished: Left, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_events_command_tells_of_both_streams_and_of_odd_files(finished: Left, t
     assert (found.unreadable, found.missing_steps) == (lost["events"], lost["metrics"])
     text = "\n".join(notices(found))
     assert "metrics-99999999999999999999.seg" in text
-    assert f"missing at the end of the journal: {lost['metrics']}" in text
+    assert f"lacks its newest records of steps: {lost['metrics']}" in text
 
 
 @pytest.fixture

@@ -179,7 +179,7 @@ def test_rounding_alone_is_said_to_be_rounding(diff: Diff, train: Train) -> None
 def test_code_that_is_not_what_ran_is_refused(diff: Diff, train: Train) -> None:
     one, other = train("--bundle-at", "0"), train("--bundle-at", "0", "--model", "other")
     code, said = diff(one, other, "--entry", "model:build")
-    assert code == 2 and "the step of the second run does not come again with --entry model:build" in said
+    assert code == 2 and "the step of the second run is not reproduced with --entry model:build" in said
 
 
 def test_missing_bundles_and_other_steps_are_clear(diff: Diff, train: Train) -> None:

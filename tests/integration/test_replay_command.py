@@ -93,7 +93,7 @@ def test_answer_names_line_fidelity_and_stack(bundle, here, capsys):
     assert lines[1].endswith("in the run: NaN first at step 7")
     assert ", models.py:" in lines[2]
     assert lines[2].endswith(", forward (sqrt)")
-    assert "Fidelity: exact: every output and every gradient came again bit for bit" in lines
+    assert "Fidelity: exact: every output and every gradient is the same bit for bit" in lines
     assert "    x = torch.sqrt(x - shift)  # planted" in lines
 
 

@@ -119,13 +119,13 @@ def _verdict(origin: Origin | None, forward: Sequence[StackFrame], reason: str) 
 
 def _fidelity(done: Reproduction) -> str:
     if done.is_exact:
-        return f"exact: every output{' and every gradient' * bool(done.gradients)} came again bit for bit"
+        return f"exact: every output{' and every gradient' * bool(done.gradients)} is the same bit for bit"
     if not done.is_reproduced:
         return f"{done.replay.fidelity}: this was not the step"
     if done.has_raised:
         return "confirmed: the forward raised the same exception"
     if done.replay.fidelity == "exact":
-        return "exact: every gradient came again bit for bit"
+        return "exact: every gradient is the same bit for bit"
     return "confirmed: the same elements are NaN and infinite, or all agree up to one factor"
 
 

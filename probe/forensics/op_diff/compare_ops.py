@@ -92,7 +92,7 @@ class _Side:
             raise BundleError(f"the trace of the {self._which} run cannot be read: {error}") from error
         if trace.difference:
             raise BundleError(
-                f"the step of the {self._which} run does not come again with --entry {self._entry}: "
+                f"the step of the {self._which} run is not reproduced with --entry {self._entry}: "
                 f"{trace.difference}; name the code that it ran with, the second run's with a second --entry"
             )
         return trace

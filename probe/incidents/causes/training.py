@@ -122,7 +122,7 @@ def _state_dict(scene: Scene, match: re.Match[str]) -> Cause | None:
         )
     if unexpected and not missing:
         return Cause(
-            f"the checkpoint has {_named(unexpected)}, which the model has not",
+            f"the checkpoint has {_named(unexpected)}, which the model does not have",
             ("The saved model had other layers; look at which code saved it. `strict=False` drops them.",),
         )
     if missing and unexpected:
