@@ -113,7 +113,7 @@ class Connections:
         found.counted_at = now
         if found.allowance >= 0:
             return True
-        self._end(number, f"more than {MESSAGES_S:,} messages a second")
+        self._end(number, f"more than {MESSAGES_S:,} messages per second")
         return False
 
     def note_proof(self, number: int) -> None:

@@ -144,7 +144,7 @@ def profiled_times(documents: Sequence[StoredDocument], *, end: int | None = Non
         for row in newest.modules
     }
     clock = "CUDA" if is_of_device else "CPU"
-    parts = [f"From a profile: {clock} time of the operations of forward and backward, a step"]
+    parts = [f"From a profile: {clock} time of the operations of forward and backward, per step"]
     if len(newest.modules) >= MAX_ROWS:
         parts.append(f"the {MAX_ROWS} most expensive modules")
     return MeasuredTimes(step=_last(newest), title=_steps(newest), note="; ".join(parts) + ".", times=times)

@@ -133,7 +133,7 @@ class Layers(Answer):
 
 
 class SeriesName(BaseModel):
-    """A series with one number a step."""
+    """A series with one number per step."""
 
     name: str
     unit: str
@@ -149,7 +149,7 @@ class SeriesNames(Answer):
 
 
 class SeriesColumns(BaseModel):
-    """Equally long columns, one entry a point, which stands for `pooled` steps from `step` on.
+    """Equally long columns, one entry per point, which stands for `pooled` steps from `step` on.
 
     `min`, `mean` and `max` are over the finite values; `nan` and `inf` count the others.
     """

@@ -43,7 +43,7 @@ def series_routes(context: ApiContext) -> APIRouter:
 
 
 def _add_series(router: APIRouter, context: ApiContext) -> None:
-    @router.get("/runs/{run}/series", summary="Names of the series that have one number a step")
+    @router.get("/runs/{run}/series", summary="Names of the series that have one number per step")
     def names(run: RunId, rank: Rank = 0) -> SeriesNames:
         context.require_rank(run, rank)
         series = [{"name": name, **series_facts(name)} for name in context.store.scalar_names(run, rank)]

@@ -197,7 +197,7 @@ def test_connection_flood_of_a_helper_is_cut_off_and_the_others_are_served(
             wild.socket.recv()
         if number % 500 == 0:
             assert_served(helper)
-    wait_for_end(collector, "more than 100 messages a second")
+    wait_for_end(collector, "more than 100 messages per second")
     helper.say(Batch(key=KEY, first_seq=0, records=RECORDS))
     while helper.hear() != Ack(key=KEY, next_seq=len(RECORDS)):
         pass
