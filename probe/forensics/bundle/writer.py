@@ -122,7 +122,8 @@ class BundleWriter:
         task = Task(
             lambda: self._write(prepared, folder),
             lambda line: self._recorder.settle(event.id, line),
-            f"No bundle yet: not complete {END_WAIT_S:.0f} s after the end of the run. Once it is: {folder}",
+            f"No bundle yet: {END_WAIT_S:.0f} s after the end of the run it was not complete. "
+            f"If the process went on, it is in {folder}",
         )
         self._recorder.beside.add(task)
         is_slow = self._recorder.write_s >= SLOW_S
