@@ -373,14 +373,12 @@ def _unknown(argument: str, spool: Path, runs: Sequence[RunFolder]) -> str:
 def _member_meant(argument: str, runs: Sequence[RunFolder]) -> str:
     """How commands name the model that the page lists under an id of its own; empty where none has it."""
     number = argument.rpartition(".m")[2]
-    if not number.isdecimal():
+    found = [run.run for run in runs if number.isdecimal() and member_run(run.run, int(number)) == argument]
+    if not found:
         return ""
-    found = [run.run for run in runs if member_run(run.run, int(number)) == argument]
-    said = (
-        "It is model {} of the run {}: give {}, and `--member {}` to `dashboard events`, `export` or `diff`."
-    )
-    called = printable(shlex.quote("".join(found[-1:])))
-    return said.format(int(number) + 1, called, called, int(number)) if found else ""
+    run, member = printable(shlex.quote(found[-1])), int(number)
+    asked = f"give {run}, and `--member {member}` to `dashboard events`, `export` or `diff`."
+    return f"It is model {member + 1:,} of the run {run}: {asked}"
 
 
 def _nearest(argument: str, runs: Sequence[RunFolder]) -> str:

@@ -131,8 +131,9 @@ class Trainer:
     def _note(self, record: Record) -> None:
         """Take in what the journal says of who it is, and of hangs that it sees itself."""
         if isinstance(record, RunStart):
-            if self.start is not None:
-                return  # of a further model of the run
+            if self.start is not None and self.watch is not None:
+                self.watch.train_next(record)
+                return
             self.start = record
             self.watch = TrainerWatch(self.folder, record)
             if self._known_hang is not None and not self._known_hang.ended:

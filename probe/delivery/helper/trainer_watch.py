@@ -70,6 +70,10 @@ class TrainerWatch:
         """Go on with what an earlier helper has begun."""
         self._running, self._what = event, _what_of(event)
 
+    def train_next(self, start: RunStart) -> None:
+        """A further model of the run is trained from now on: what is said is of that one."""
+        self._start, self._step = start, None
+
     def look(self, process: psutil.Process, status: str) -> list[Event]:
         """Look once at a process that is there.
 

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from probe.delivery.helper import census as census_module
@@ -101,7 +102,8 @@ def test_census_reads_the_kernel_record_of_a_killed_trainer(
     monkeypatch.setattr(census_module, "kernel_log", lambda: LOG.replace("4242", str(child.pid)))
     folder = tmp_path / "run" / "0-1"
     journal = JournalWriter(folder, run="run", writer="0-1")
-    journal.append("events", encode(start(child.pid)))
+    for member in (msgspec.UNSET, 1, 2):
+        journal.append("events", encode(msgspec.structs.replace(start(child.pid), member=member)))
     journal.close()
     trainer = Trainer(folder)
     trainer.observe()
@@ -112,6 +114,7 @@ def test_census_reads_the_kernel_record_of_a_killed_trainer(
     (event,) = trainer.news
     assert (event.kind, event.subject) == ("killed", "SIGKILL")
     assert f"Killed process {child.pid} (python)" in event.message
+    assert event.member == 2, "the newest of its models"
 
 
 def test_end_of_a_process_that_lives_is_unknown() -> None:
