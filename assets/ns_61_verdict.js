@@ -96,7 +96,13 @@
   }
 
   ns.startVerdict = function () {
-    const open = () => newest && ns.openEvent(newest.verdict.event);
+    function open() {
+      if (!newest) return;
+      const { event, run } = newest.verdict;
+      // Of another model of the run, which is shown with it.
+      if (ns.view.run !== run && ns.runs?.some((one) => one.run === run)) ns.chooseRun(run, true, { event });
+      else ns.openEvent(event);
+    }
     ns.byId("verdict-text").addEventListener("click", open);
     ns.byId("verdict-consequences").addEventListener("click", () => {
       if (ns.view.event === null) open();

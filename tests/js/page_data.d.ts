@@ -95,6 +95,8 @@ interface Verdict {
   parts: [text: string, isCode: boolean][];
   title: string;
   event: string | null;
+  /** Run of that event: another model's, as the case may be. */
+  run: string | null;
   consequences: number;
   time: number | null;
   step: number | null;

@@ -36,6 +36,8 @@ class Verdict:
     """The same in few words, for the window's title; empty where nothing is wrong."""
     event: str | None = None
     """Id of the event that it names."""
+    run: str | None = None
+    """Run that the store keeps it with: that of another model than is shown, as the case may be."""
     source: tuple[str, int] | None = None
     """File and line to look at first."""
     consequences: int = 0
@@ -89,7 +91,8 @@ def verdict(
     at = "" if first is None else f" at step {first:,}"
     before = (f"{found.sentence}; before the restart{at}: ", False)
     origin = restarted.origin
-    return asdict(Verdict(severity="none", parts=(before, *_parts(origin)), event=origin.id, counts=counts))
+    parts = (before, *_parts(origin))
+    return asdict(Verdict(severity="none", parts=parts, event=origin.id, run=origin.run, counts=counts))
 
 
 def _of_cause(cause: Cause, state: State, counts: tuple[int, int]) -> Verdict:
@@ -99,6 +102,7 @@ def _of_cause(cause: Cause, state: State, counts: tuple[int, int]) -> Verdict:
         parts=tuple(_parts(origin)),
         title=_title(origin),
         event=origin.id,
+        run=origin.run,
         source=_source(origin),
         consequences=len(cause.consequences),
         time=origin.time,

@@ -76,6 +76,7 @@ def test_members_of_a_run_have_faults_of_their_own_and_the_worst_is_named_with_i
     said = verdict([warning, other], last_step=2, member=4, counts=(1, 7))
     assert (said["event"], said["step"], said["counts"]) == (other.id, None, (1, 7))
     assert verdict([other], last_step=4, member=16)["step"] == 3
+    assert said["run"] == other.run
 
 
 def test_nan_of_other_ranks_is_a_consequence_though_their_starts_differ() -> None:
