@@ -54,13 +54,6 @@ def tells_of_rank_1(line: str, step: str) -> bool:
     return re.search(told, line) is not None
 
 
-def test_healthy_ranks_end_without_a_line(tmp_path: Path) -> None:
-    process = started(tmp_path, "-1", "run")
-    _, err = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 0
-    assert [line for line in err.splitlines() if "nanscope:" in line and "recording run" not in line] == []
-
-
 def test_end_line_does_not_wait_for_a_rank_that_trains_on(tmp_path: Path) -> None:
     process = started(tmp_path, "2", "slow")
     assert process.stdout is not None
