@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from functools import partial
 from typing import Any, Final, Protocol
 
 from torch import is_grad_enabled, nn
@@ -146,8 +147,8 @@ class RootCalls:
         self._watches: Watches = ()
         self._related: dict[int, Watches] = {}
         """What concerns whom, by identity of the module; only of modules that were met."""
-        self._alive: dict[int, weakref.ref[nn.Module]] = {}
-        self._found: set[int] = set()
+        self._alive: dict[int, tuple[weakref.ref[nn.Module], ...]] = {}
+        self._found: dict[int, bool] = {}
         """Identities of the roots that were called, and of the candidates."""
         self._thread = _Thread()
         self._guard = Guard()
@@ -165,7 +166,7 @@ class RootCalls:
         is_looking = len(self._watches) != 1 or self._watches[0].is_looking
         # The model inside of a DistributedDataParallel counts as called though it is never called by itself.
         mine = (root, unwrap(root))
-        is_all = id(root) in self._found and self._found <= set(map(id, mine))
+        is_all = id(root) in self._found and self._found.keys() <= set(map(id, mine))
         return not is_looking and is_all and self._wrappers.wraps_only(set(map(type, mine)))
 
     def add(self, root: nn.Module, listener: CallListener, on_evaluation: OnEvaluation | None = None) -> int:
@@ -187,7 +188,7 @@ class RootCalls:
         """Stop telling; the last one takes every wrapper with it. Idempotent."""
         with self._lock:
             self._watches = tuple(watch for watch in self._watches if watch.key != key)
-            self._forget_all_but(self._found if self._watches else set())
+            self._forget_all_but(self._found if self._watches else ())
             self._arrange()
 
     def note_step(self, key: int) -> None:
@@ -262,8 +263,8 @@ class RootCalls:
     def _add(self, watch: _Watch) -> int:
         with self._lock:
             self._watches = (*self._watches, watch)
-            met = [module for module in (self._alive[key]() for key in self._found) if module is not None]
-            self._forget_all_but(set())
+            met = [module for module in self._living() if id(module) in self._found]
+            self._forget_all_but(())
             for module in [*met, *self._candidates(watch)]:
                 self._note_root(module, self._classify(module))
             self._arrange()
@@ -278,7 +279,9 @@ class RootCalls:
     def _classify(self, module: nn.Module) -> Watches:
         key = id(module)
         watches = tuple(watch for watch in self._watches if watch.is_related(module))
-        self._alive[key] = weakref.ref(module, lambda _: self._forget(key))
+        # No Python code: nobody hears of what a signal's handler raises there, and dynamo would compile it.
+        tables: tuple[dict[int, Any], ...] = (self._alive, self._related, self._found)
+        self._alive[key] = tuple(weakref.ref(module, partial(table.pop, key)) for table in tables)
         self._related[key] = watches
         return watches
 
@@ -287,16 +290,21 @@ class RootCalls:
         for watch in watches:
             watch.note_new_root()
         if any(not isinstance(watch, _Scout) for watch in watches):
-            self._found.add(id(module))
+            self._found[id(module)] = True
             with self._lock:
                 self._wrappers.wrap_class(type(module))
 
     def _forget(self, key: int) -> None:
         self._related.pop(key, None)
         self._alive.pop(key, None)
-        self._found.discard(key)
+        self._found.pop(key, None)
 
-    def _forget_all_but(self, kept: set[int]) -> None:
+    def _living(self) -> list[nn.Module]:
+        """The modules that were met and are still there."""
+        met = [references[0]() for references in self._alive.copy().values()]
+        return [module for module in met if module is not None]
+
+    def _forget_all_but(self, kept: Container[int]) -> None:
         for key, watches in self._related.copy().items():
             still = tuple(watch for watch in watches if watch in self._watches)
             if key not in kept or not still:
@@ -312,8 +320,7 @@ class RootCalls:
             else:
                 self._wrappers.unwrap_every_module()
                 self._forget_all_but(self._found)
-            modules = [reference() for reference in self._alive.copy().values()]
-            roots = {type(module) for module in modules if module is not None and id(module) in self._found}
+            roots = {type(module) for module in self._living() if id(module) in self._found}
             for owner in roots:
                 # A module's class may have changed since it was found: FSDP2 does that.
                 self._wrappers.wrap_class(owner)

@@ -15,7 +15,11 @@ import pytest
 import torch
 
 import probe
+from probe.actions.analysis.tensor_lives import TrackedTensor
+from probe.attach.observation.kernel_step import KernelStep
+from probe.attach.observation.modules import ModuleIndex
 from probe.attach.process_hooks import ProcessHooks
+from probe.attach.root_calls import RootCalls
 from probe.delivery.journal.journal import JournalWriter
 from probe.delivery.journal.journal_reader import read_stream
 from probe.guard import Guard, finish_beside_signals, is_from_signal, outcome_of
@@ -149,6 +153,61 @@ def test_timeout_of_the_script_is_no_unreadable_file_of_proc(monkeypatch: pytest
     with pytest.raises(TimeoutError, match="too long"):
         own_bytes()
     signal.signal(signal.SIGALRM, before)
+
+
+def end_of_a_root() -> Callable[[], bool]:
+    dying = [torch.nn.Linear(2, 1)]
+    calls = RootCalls()
+    calls.add(dying[0], None)  # type: ignore[arg-type]
+    calls._wrappers.unwrap_every_module()
+    calls._wrappers.unwrap_classes()
+    assert calls._related and calls._found and calls._alive
+
+    def end() -> bool:
+        dying.clear()
+        return not (calls._related or calls._found or calls._alive)
+
+    return end
+
+
+def end_of_a_tracked_tensor() -> Callable[[], bool]:
+    dying = [torch.ones(2)]
+    tracked = TrackedTensor(dying[0], "x")
+
+    def end() -> bool:
+        dying.clear()
+        return len(tracked._noted) == 1
+
+    return end
+
+
+def end_of_a_step_in_the_kernel() -> Callable[[], bool]:
+    model = torch.nn.Linear(2, 1)
+    index = ModuleIndex()
+    index.refresh(model)
+    step = KernelStep.begin({"activations"}, index, guard=Guard(), device=torch.device("cpu"))
+    if step is None:
+        pytest.skip("there is no kernel")
+    dying = [step]
+    del step
+
+    def end() -> bool:
+        dying.clear()
+        return KernelStep._newest is not None and KernelStep._newest() is None
+
+    return end
+
+
+@pytest.mark.parametrize("kind", [end_of_a_root, end_of_a_tracked_tensor, end_of_a_step_in_the_kernel])
+def test_nothing_of_ours_that_dies_runs_python_in_which_a_handler_could_raise(
+    kind: Callable[[], Callable[[], bool]],
+) -> None:
+    """Python prints what is raised in there, and goes on."""
+    end, called = kind(), list[str]()
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
+    is_done = end()
+    sys.setprofile(None)
+    assert is_done and called == ["end"]
 
 
 def test_report_that_a_handler_breaks_off_is_begun_again(strike_once: Callable[[], None]) -> None:

@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -80,15 +80,20 @@ class TrackedTensor:
         self._shape, self._dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
         self._device, self._bytes = str(tensor.device), occupied_bytes(tensor)
         self._since_s = time.monotonic()
-        self._freed_s: float | None = None
-        self._reference = weakref.ref(tensor, self._note_freed)
+        # To ask it for a key notes the time, without Python code in which a signal's handler could raise.
+        self._noted: defaultdict[object, float] = defaultdict(time.monotonic)
+        self._reference = weakref.ref(tensor, self._noted.__getitem__)
+        # Taken now: of a reference to what is gone there is none.
+        hash(self._reference)
 
-    def _note_freed(self, _: object) -> None:
-        self._freed_s = time.monotonic()
+    @property
+    def _freed_s(self) -> float | None:
+        return next(iter(self._noted.values()), None)
 
     def life(self) -> TensorLife:
         """Return what is known of it now."""
-        until_s = time.monotonic() if self._freed_s is None else self._freed_s
+        freed_s = self._freed_s
+        until_s = time.monotonic() if freed_s is None else freed_s
         return TensorLife(
             name=self._name,
             shape=self._shape,
@@ -102,7 +107,8 @@ class TrackedTensor:
     def row(self, *, monotonic_s: float, unix_s: float) -> TensorRow:
         """Return what a document says of it, given two clocks at the same moment."""
         is_alive, ahead_s = self._reference() is not None, unix_s - monotonic_s
-        freed_s = None if is_alive else monotonic_s if self._freed_s is None else self._freed_s
+        noted_s = self._freed_s
+        freed_s = None if is_alive else monotonic_s if noted_s is None else noted_s
         return TensorRow(
             name=self._name[:512],
             dtype=self._dtype,

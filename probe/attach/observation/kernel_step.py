@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -63,8 +63,6 @@ class KernelStep:
         self._units: dict[int, int] = {}
         self._noted: Noted | None = None
         self.columns: Columns | None = None
-        # The kernel does not keep it.
-        self._unusual: Callable[[int, Any, int], None] | None = self._take_unusual
         self.is_closed = False
 
     @classmethod
@@ -86,7 +84,7 @@ class KernelStep:
             cls._known = index.traits
         step = cls(functions, index, guard)
         cls._newest = weakref.ref(step)
-        functions.begin(step._unusual)
+        functions.begin(_take_unusual)
         return step
 
     @property
@@ -127,13 +125,7 @@ class KernelStep:
         if self.columns is None:
             self._noted = self.functions.noted()
         self.functions.end()
-        # It refers to this step, which would wait for Python's collector with all that was noted.
-        self._unusual = None
         self.is_closed = True
-
-    def __del__(self) -> None:
-        # The kernel has the address of a method of ours.
-        self.close()
 
     def take_own_ns(self) -> int:
         """Return what the callbacks have taken since the last call."""
@@ -174,6 +166,13 @@ class KernelStep:
             compiled_rows=set(compiled.tolist()),
         )
 
+    @classmethod
+    def tell_newest(cls, token: int, value: Any, output: int) -> None:
+        """Take a value, or the output of this number, that the kernel could not measure in a call."""
+        step = None if cls._newest is None else cls._newest()
+        if step is not None:
+            step._take_unusual(token, value, output)
+
     def _take_unusual(self, token: int, value: Any, output: int) -> None:
         self._guard.run(_PART, self._look_at_unusual, token, value, output)
 
@@ -198,6 +197,11 @@ class KernelStep:
         bounds = half_of_largest(plain.dtype) if math.isnan(low) else (low, high)
         self._other_of[number] = measured = self._other.measure(plain, bounds)
         self._other.note_units(measured, plain, dimension)
+
+
+def _take_unusual(token: int, value: Any, output: int) -> None:
+    """What the kernel calls, which does not keep it: it outlives every step, one that nobody closes too."""
+    KernelStep.tell_newest(token, value, output)
 
 
 def _known(traits: ModuleTraits) -> tuple[Any, Any, int, int, int, float, float]:

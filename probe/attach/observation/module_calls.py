@@ -213,5 +213,8 @@ def _ignore(token: Any) -> None:
     """Stands for `abandon` while nobody observes."""
 
 
+for _nobodys in (_decline, _ignore_result, _ignore):
+    # A wrapper that went silent may be called by what dynamo runs.
+    torch_dynamo.never_compile(_nobodys)
 module_calls = ModuleCalls()
 """Of this process: every session shares it."""

@@ -105,7 +105,8 @@ class SessionStarter:
     def _name_for(self, model: nn.Module, variable: str | None) -> str:
         """No two models of a process have the same."""
         wanted = variable or type(unwrap(model)).__name__
-        name, number, reference = wanted, 2, weakref.ref(model, _forget_nothing)
+        # With a callback, a reference is no other's: Python shares plain ones of one object.
+        name, number, reference = wanted, 2, weakref.ref(model, id)
         while self._named.setdefault(name, reference) is not reference:
             name, number = f"{wanted}-{number}", number + 1
         return name
@@ -158,10 +159,6 @@ class SessionStarter:
         # The script's own watch() comes second, and its training has to go on.
         probe.tell_refusals_to(_say_refusal if may_say else lambda _: None)
         return True
-
-
-def _forget_nothing(_: object) -> None:
-    """With a callback of its own, a reference is no other's: Python shares plain ones of one object."""
 
 
 def _is_watched_by(running: Session, model: nn.Module) -> bool:
