@@ -52,6 +52,7 @@ class DetectorBank:
     def observe(self, observation: Observation) -> list[Finding]:
         """Return what is wrong at this step, at most one finding of a kind; empty when nothing is."""
         found: list[Finding] = []
+        self._jumps.begin(self._gradients)
         for detector in self._detectors:
             found += detector.observe(observation)
         self._jumps.note(self._gradients)
@@ -80,6 +81,7 @@ class DetectorBank:
         found: dict[int, list[Finding]] = {}
         observations: list[Observation] = []
         doubtful: list[Detector] = []
+        self._jumps.begin(self._gradients)
         with np.errstate(all="ignore"):
             for detector in self._detectors:
                 if not (can_be_quiet and detector.learn_quiet(batch)):

@@ -54,18 +54,14 @@ class GradientScaleDetector:
         self._total: deque[tuple[int, Floats]] = deque(maxlen=NEIGHBOURS)
         self._recent: deque[tuple[int, Floats]] = deque(maxlen=NEIGHBOURS)
         self._weights: Floats | None = None
-        self._bursts = BurstContext(thresholds)
         self._step = -1
-        self._reset()
+        self._begin()
 
     def observe(self, observation: Observation) -> list[Finding]:
         """Return at most one explosion and one vanishing."""
         if observation.grad_norm is None:
             return []
-        if self._index.update(observation) or observation.step < self._step:
-            self._weights = None
-            self._bursts.clear()
-            self._reset()
+        self._index.update(observation, self._begin, is_again=observation.step < self._step)
         self._step = observation.step
         if has_nonfinite_gradient(observation):
             return []
@@ -109,17 +105,21 @@ class GradientScaleDetector:
         self._step = batch.steps[-1]
         return True
 
+    def _begin(self) -> None:
+        self._weights = None
+        self._bursts = BurstContext(self._thresholds)
+        self._reset()
+
     def _reset(self) -> None:
-        rows = len(self._index.layers)
-        self._state = GradientBaseline(rows, warmup_steps=self._thresholds.warmup_steps)
-        self._layers, self._common = self._state.layers, self._state.common
-        self.heights = LayerHeights(self._state)
-        self._strikes = Strikes()
-        self._low_run: npt.NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
-        self._total_low_run = 0
-        self._returns = Returns(rows + 1, steps=self._thresholds.vanishing_steps)
-        self._last_normal = -math.inf
+        self._low_run: npt.NDArray[np.int64] = np.zeros(len(self._index.layers), dtype=np.int64)
+        self._returns = Returns(len(self._low_run) + 1, steps=self._thresholds.vanishing_steps)
+        self._strikes, self._total_low_run, self._last_normal = Strikes(), 0, -math.inf
         self._recent.clear()
+        state = GradientBaseline(len(self._low_run), warmup_steps=self._thresholds.warmup_steps)
+        # No call behind this one: a signal's handler would raise there, and leave parts that do not fit.
+        self.heights: LayerHeights = LayerHeights(state)
+        self._state: GradientBaseline = state
+        self._layers, self._common = state.layers, state.common
 
     def _judge(self, observation: Observation, norms: Floats) -> list[Finding]:
         if np.isinf(norms).any():

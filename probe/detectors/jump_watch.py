@@ -27,18 +27,22 @@ class JumpWatch:
     def __init__(self) -> None:
         self._series = SeriesHeights()
         self._noted: list[Floats | None] = []
-        self._layers = 0
         self._families: Floats = np.ones(2)
+        """Of loss, whole gradient and each layer."""
         self._detector = JumpDetector()
         self._found: deque[Jump] = deque(maxlen=_MOST_KEPT)
         self._step = -1
+
+    def begin(self, gradients: GradientScaleDetector) -> None:
+        """Steps are about to be judged: forget what was noted of some that a signal's handler broke off."""
+        gradients.heights.take()
+        self._noted = []
 
     def note(self, gradients: GradientScaleDetector) -> None:
         """Take over the layers' heights of what has just been judged: one step, or all of a batch."""
         self._noted.append(gradients.heights.take())
         layers = gradients.heights.layers
-        if layers != self._layers:
-            self._layers = layers
+        if layers != len(self._families) - 2:
             self._families = np.concatenate(([1.0, 1.0], np.full(layers, max(layers, 1.0))))
 
     def judge(
@@ -69,7 +73,7 @@ class JumpWatch:
         noted, self._noted = self._noted, []
         if len(noted) == 1 and noted[0] is not None:
             return noted[0]
-        heights = np.full((steps, self._layers), np.nan)
+        heights = np.full((steps, len(self._families) - 2), np.nan)
         for index, row in enumerate(noted):
             if row is not None:
                 heights[index] = row

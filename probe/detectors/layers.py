@@ -5,7 +5,7 @@ Vectorised, because a model may have thousands of layers. Also which modules a s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -28,15 +28,22 @@ class LayerIndex:
         self.layers: npt.NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         """Layers that own a parameter, ascending: index into `layer_names` of each row."""
 
-    def update(self, observation: Observation) -> bool:
-        """Follow the observation's layout; True when it is another one than before."""
-        is_new = not self.is_of(observation)
-        self._names, self._layer_of = observation.parameter_names, observation.layer_of
-        if is_new:
+    def update(self, observation: Observation, begin: Callable[[], None], *, is_again: bool) -> None:
+        """Follow the observation's layout.
+
+        Args:
+            observation: the newest.
+            begin: called where its layout is another one than before: what was learnt is of other layers.
+            is_again: steps are repeated, so that all begins anew in any case.
+        """
+        if is_again or not self.is_of(observation):
+            # Known once all is done: what a signal's handler breaks off in here is done again.
+            self._layer_of = None
             self.layers, self._starts = np.unique(observation.layer_of, return_index=True)
             sizes = np.diff(self._starts, append=len(observation.layer_of))
             self._each = int(sizes[0]) if len(sizes) and (sizes == sizes[0]).all() else 0
-        return is_new
+            begin()
+        self._names, self._layer_of = observation.parameter_names, observation.layer_of
 
     def is_of(self, observed: Observation | ObservationBatch) -> bool:
         """Whether this is the layout of what was observed."""

@@ -35,9 +35,7 @@ class AbsoluteLimitDetector:
         """Return at most one explosion and one vanishing."""
         if observation.grad_norm is None:
             return []
-        if self._index.update(observation) or observation.step < self._step:
-            self._run = np.zeros(len(self._index.layers), dtype=np.int64)
-            self._recent.clear()
+        self._index.update(observation, self._begin, is_again=observation.step < self._step)
         self._step = observation.step
         if has_nonfinite_gradient(observation):
             return []
@@ -46,6 +44,10 @@ class AbsoluteLimitDetector:
             findings = (self._explosion(observation, norms), self._vanishing(observation, norms))
         self._recent.append((observation.step, norms))
         return [finding for finding in findings if finding is not None]
+
+    def _begin(self) -> None:
+        self._run = np.zeros(len(self._index.layers), dtype=np.int64)
+        self._recent.clear()
 
     def learn_quiet(self, batch: ObservationBatch) -> bool:
         """Pass steps that stay clear of both limits."""

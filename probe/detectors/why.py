@@ -125,11 +125,15 @@ class RecentSteps:
             one, steps, losses = observed, [observed.step], [observed.loss]
             rates, lowest = [observed.highest_rate], [observed.lowest_rate]
         known = len(self._layers.layers) if self._held else 0
-        if self._layers.update(one) or (self._held and steps[0] <= self._held[-1].numbers[-1]):
+
+        def begin() -> None:
             self._note_phase(known, steps[0], rates[0])
             self._held.clear()
             self._jumps.clear()
             self._count = 0
+
+        is_again = bool(self._held) and steps[0] <= self._held[-1].numbers[-1]
+        self._layers.update(one, begin, is_again=is_again)
         if isinstance(observed, ObservationBatch):
             norms = self._layers.norms_of(observed)
         else:

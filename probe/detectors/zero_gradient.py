@@ -73,8 +73,7 @@ class ZeroGradientDetector:
         """Return at most one finding: all layers that have been zero for too long."""
         if observation.grad_norm is None:
             return []
-        if self._index.update(observation) or observation.step < self._step:
-            self._reset()
+        self._index.update(observation, self._reset, is_again=observation.step < self._step)
         self._step = observation.step
         if has_nonfinite_gradient(observation):
             return []  # clipping by an infinite norm turns all the other gradients into exact zeros

@@ -73,8 +73,10 @@ class DeadUnits:
     def _make_room(self, module: int) -> None:
         missing = module + 1 - len(self._units)
         if missing > 0:
-            self._units = np.concatenate([self._units, np.full(missing, -1)])
-            self._seen = np.concatenate([self._seen, np.zeros(missing, dtype=np.int64)])
+            units = np.concatenate([self._units, np.full(missing, -1)])
+            seen = np.concatenate([self._seen, np.zeros(missing, dtype=np.int64)])
+            # Both or neither: a signal's handler may raise at any call.
+            self._units, self._seen = units, seen
 
     def is_settled(self, given: bytes) -> bool:
         """Whether `note_active` was given these modules and units last, and would say 0 of each for ever.

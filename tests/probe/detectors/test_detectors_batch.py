@@ -339,8 +339,8 @@ def test_layer_norms_of_a_batch_are_those_of_its_steps_for_all_who_ask(per_layer
         for step, norms in enumerate(lognormal(per_layer, steps=6, layers=30))
     ]
     index, other = LayerIndex(), LayerIndex()
-    index.update(steps[0])
-    other.update(steps[0])
+    index.update(steps[0], lambda: None, is_again=False)
+    other.update(steps[0], lambda: None, is_again=False)
     batch = as_batch(steps)
     norms = index.norms_of(batch)
     assert other.norms_of(batch) is norms and not norms.flags.writeable
