@@ -9,13 +9,14 @@ DataLoader dies. Such an exception is the user's, and passes through all of this
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import logging
 import sys
 import time
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Final, ParamSpec, TypeVar
 
 _logger = logging.getLogger(__name__)
@@ -50,6 +51,24 @@ def is_from_signal(error: BaseException | None) -> bool:
 def is_scripts(error: BaseException) -> bool:
     """Whether what our code has raised is to reach the script: no failure of ours, but a signal."""
     return not isinstance(error, Exception) or is_from_signal(error)
+
+
+def let_pass(error: BaseException) -> None:
+    """Raise what a signal handler has raised, in an `except` that is meant for failures of ours.
+
+    A TimeoutError of an alarm is an OSError, too.
+    """
+    if is_from_signal(error):
+        raise error
+
+
+class suppressed(contextlib.suppress):  # noqa: N801 - named like what it stands for
+    """As `contextlib.suppress`, but for what a signal handler has raised."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return bool(super().__exit__(kind, error, trace)) and not is_from_signal(error)
 
 
 def _is_handler(frame: FrameType, interrupted: FrameType) -> bool:

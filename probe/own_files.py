@@ -7,7 +7,6 @@ Any thread.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -15,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from .guard import is_from_signal
+from .guard import is_from_signal, let_pass, suppressed
 
 LOWEST: Final = 64
 """Above what a script counts on getting next, and below `select`'s limit of 1,024."""
@@ -30,7 +29,7 @@ def lift(descriptor: int) -> int:
         return descriptor
     # Where the limit is below 64, or all above are taken, the first that succeeds is the highest free one.
     for lowest in range(LOWEST, descriptor, -1):
-        with contextlib.suppress(OSError):
+        with suppressed(OSError):
             lifted = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)
             os.close(descriptor)
             return lifted
@@ -91,7 +90,8 @@ class OwnFile:
         """Whether the file has no name any more."""
         try:
             return os.fstat(self.descriptor()).st_nlink == 0
-        except OSError:
+        except OSError as error:
+            let_pass(error)
             return True
 
     def close(self) -> None:

@@ -28,6 +28,49 @@ REASONS: Final = {
 """Files that swallow what they catch, besides the guard."""
 
 
+ELSEWHERE: Final = {
+    "probe/delivery/helper/": "a process of its own",
+    "probe/delivery/control/control_relay.py": "runs in the helper",
+    "probe/delivery/control/place_check.py": "the doctor's, or before the run is there",
+    "probe/delivery/journal/": "what reads journals: only what writes them runs beside the script",
+    "probe/delivery/run_words.py": "words of the command line",
+    "probe/forensics/bundle/": "what reads bundles",
+    "probe/forensics/op_diff/": "a command",
+    "probe/measure/kernels/": "loads a library, once",
+    "probe/compat/nvrtc.py": "loads a library, once",
+    "probe/compat/torch_symbols.py": "loads a library, once",
+    "probe/memory/heap_meter.py": "loads a library, once",
+    "probe/began.py": "where the process began, once",
+    "probe/self_check.py": "the doctor's",
+    "probe/settings/keys.py": "reads a key, once",
+    "probe/wire/": "what reads documents and bundles",
+}
+"""What may swallow a TimeoutError, which is an OSError, since no signal handler of a training runs there."""
+
+
+def swallows_timeouts(node: ast.AST) -> bool:
+    """Whether what a signal handler raises may end there as a failure of the system."""
+    if isinstance(node, ast.Call):
+        return ast.unparse(node.func).endswith("suppress") and "OSError" in map(ast.unparse, node.args)
+    if not isinstance(node, ast.ExceptHandler) or node.type is None:
+        return False
+    kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+    is_whole = isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None
+    asks = any(name in ast.unparse(node) for name in ("let_pass(", "is_from_signal("))
+    return "OSError" in map(ast.unparse, kinds) and not is_whole and not asks
+
+
+def test_timeouts_of_the_script_are_no_failures_of_the_system() -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "probe").rglob("*.py")
+        if any(map(swallows_timeouts, ast.walk(ast.parse(path.read_text()))))
+    }
+    assert [name for name in sorted(found) if not name.startswith(tuple(ELSEWHERE))] == []
+    writers = ("journal", "account", "segment_files", "run_json", "run_folders", "kept_room")
+    assert found.isdisjoint(f"probe/delivery/journal/{name}.py" for name in writers)
+
+
 def is_broad(handler: ast.ExceptHandler) -> bool:
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     return any(kind is None or (isinstance(kind, ast.Name) and kind.id in BROAD) for kind in kinds)

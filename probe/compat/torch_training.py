@@ -17,6 +17,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from ..guard import let_pass
+
 _SAMPLERS: Final = (
     DistributedSampler,
     RandomSampler,
@@ -58,7 +60,16 @@ def batches_of(iterator: object) -> int | None:
         return None
     try:
         return len(sampler)
-    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, OSError, RuntimeError):
+    except (
+        TypeError,
+        ValueError,
+        AttributeError,
+        LookupError,
+        ArithmeticError,
+        OSError,
+        RuntimeError,
+    ) as error:
+        let_pass(error)
         return None
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ..guard import let_pass
 from .utilisation import Utilisation
 
 _MACHINE: Final = "/proc/meminfo"
@@ -42,7 +43,8 @@ def read_memory() -> MemorySample | None:
             system_used_bytes=total - available,
             system_total_bytes=total,
         )
-    except OSError:
+    except OSError as error:
+        let_pass(error)
         return None
 
 
@@ -54,7 +56,8 @@ def resident_bytes() -> int:
     """
     try:
         return int(_read(_OWN).split(maxsplit=2)[1]) * _PAGE_BYTES
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError) as error:
+        let_pass(error)
         return int(_asked(lambda psutil: psutil.Process().memory_info()).rss)
 
 
@@ -62,7 +65,8 @@ def private_bytes_of(pid: int) -> int | None:
     """Read another process's resident bytes that no file lies behind; None where nothing tells them."""
     try:
         _, resident, shared = _read(f"/proc/{pid}/statm").split()[:3]
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        let_pass(error)
         return None
     return (int(resident) - int(shared)) * _PAGE_BYTES
 
@@ -79,7 +83,8 @@ def unique_bytes() -> int:
     try:
         lines = dict(line.split(b":", 1) for line in _read(_OWN_PAGES).splitlines() if b":" in line)
         return sum(int(lines[name].split()[0]) * _KIB for name in _PRIVATE if name in lines)
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError) as error:
+        let_pass(error)
         return int(_asked(lambda psutil: psutil.Process().memory_full_info()).uss)
 
 
@@ -92,7 +97,8 @@ def machine_bytes() -> tuple[int, int]:
     try:
         total, available = _of_machine(b"MemTotal", b"MemAvailable")
         return total, available
-    except (OSError, ValueError, LookupError):
+    except (OSError, ValueError, LookupError) as error:
+        let_pass(error)
         machine = _asked(lambda psutil: psutil.virtual_memory())
         return int(machine.total), int(machine.available)
 
@@ -106,7 +112,8 @@ def read_swap() -> float:
     try:
         total, free = _of_machine(b"SwapTotal", b"SwapFree")
         return float(total - free)
-    except (OSError, ValueError, LookupError):
+    except (OSError, ValueError, LookupError) as error:
+        let_pass(error)
         return float(_asked(lambda psutil: psutil.swap_memory()).used)
 
 

@@ -5,7 +5,6 @@ Files only. Used by the helper, which keeps the whole spool below its cap, and b
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import shutil
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ..errors import JournalError
+from ..guard import suppressed
 from ..wire.ordinary_files import ordinary_file, read_ordinary, read_up_to
 from .helper.helper import lock_owner, lock_path
 from .journal.run_folders import list_runs, list_writers
@@ -53,7 +53,7 @@ def room_of(run_folder: Path) -> RunRoom:
     """Return the size and the age of a run's folder, its bundles included."""
     size, written_s = 0, 0.0
     for entry in _files(run_folder):
-        with contextlib.suppress(OSError):
+        with suppressed(OSError):
             found = entry.stat(follow_symlinks=False)
             size += bytes_on_disk(found)
             written_s = max(written_s, found.st_mtime)
@@ -116,7 +116,7 @@ def keep_below_cap(spool: Path, most_bytes: int, *, own: Path | None = None) -> 
             break
         if room.path == own or is_starred(room.path) or is_written(room.path):
             continue
-        with contextlib.suppress(OSError):
+        with suppressed(OSError):
             remove_run_folder(room.path)
             removed.append(room)
             excess -= room.size_bytes
@@ -127,7 +127,7 @@ def keep_below_cap(spool: Path, most_bytes: int, *, own: Path | None = None) -> 
 
 def last_removal(spool: Path) -> str | None:
     """Return the line of the newest removal that the cap has asked for; None where there was none."""
-    with contextlib.suppress(OSError):
+    with suppressed(OSError):
         lines = read_ordinary(spool / _LOG, 2 * _LOG_BYTES).decode("utf-8", "replace").splitlines()
         return lines[-1] if lines else None
     return None
@@ -143,7 +143,7 @@ def _note(spool: Path, removed: list[RunRoom], most_bytes: int) -> None:
         f"{names}): it had reached its cap of {most_bytes // _MIB:,} MiB ({CAP_VARIABLE})"
     )
     path = spool / _LOG
-    with contextlib.suppress(OSError):
+    with suppressed(OSError):
         if path.exists() and path.stat().st_size > _LOG_BYTES:
             path.unlink()
         with ordinary_file(path, flags=os.O_WRONLY | os.O_CREAT | os.O_APPEND) as descriptor:
@@ -154,7 +154,7 @@ def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
     """Yield all files below a folder; what goes meanwhile is left out."""
     waiting = [os.fspath(folder)]
     while waiting:
-        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+        with suppressed(OSError), os.scandir(waiting.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(entry.path)
@@ -164,7 +164,7 @@ def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 def _has_living_ring(writer: Path) -> bool:
     for path in writer.glob("ring*"):
-        with contextlib.suppress(OSError), ordinary_file(path) as descriptor:
+        with suppressed(OSError), ordinary_file(path) as descriptor:
             header = read_up_to(descriptor, HEADER_BYTES)
             silent_s = time.time() - os.fstat(descriptor).st_mtime
             if read_counters(header) is None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from typing import TextIO
 
+from ..guard import suppressed
 from .visible_text import visible_text
 
 _real_stderr: list[bool] = []
@@ -20,7 +20,7 @@ def say(line: str) -> None:
     """Write one line to stderr."""
     stream: TextIO | None = sys.__stderr__ if _real_stderr else sys.stderr
     # A terminal that has gone is no reason to disturb the script.
-    with contextlib.suppress(OSError, ValueError, AttributeError):
+    with suppressed(OSError, ValueError, AttributeError):
         if stream is not None:
             stream.write(f"nanscope: {visible_text(line)}\n")
             stream.flush()

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
+from ..guard import let_pass
+
 _STAT: Final = "/proc/stat"
 _BYTES: Final = 512
 _IDLE: Final = (3, 4)
@@ -60,7 +62,8 @@ class UtilisationReader:
             return None
         try:
             return float(cuda.utilization()) / 100.0
-        except (ImportError, RuntimeError, OSError, AttributeError, ValueError):
+        except (ImportError, RuntimeError, OSError, AttributeError, ValueError) as error:
+            let_pass(error)
             # Without NVML, and its errors are RuntimeErrors of many kinds: not asked for again.
             self._has_gpu = False
             return None
@@ -79,7 +82,8 @@ def _machine_times() -> tuple[int, int] | None:
         finally:
             os.close(descriptor)
         ticks = [int(word) for word in line.split()[1:]][:_GUEST]
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        let_pass(error)
         return None
     whole = sum(ticks)
     return (whole - sum(ticks[place] for place in _IDLE), whole) if len(ticks) > max(_IDLE) else None

@@ -44,11 +44,6 @@ class BurstContext:
         if len(self._start) < START:
             self._start += known[: START - len(self._start)]
 
-    def clear(self) -> None:
-        """Forget them."""
-        self._losses.clear()
-        self._start.clear()
-
     def surcharge(self, loss: float | None) -> float:
         """How much higher limits are for the loss of this step, in natural-log units."""
         known = sorted(self._losses)

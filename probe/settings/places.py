@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from .. import began
+from ..guard import let_pass, suppressed
 from ..own_files import lift
 
 _logger = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ def _own_folder_in(shared: Path) -> Path | None:
     """Pass over what others own or may write in, and say so once: anybody may make a folder there first."""
     usual = shared / f"nanscope-{os.getuid()}"
     for folder in (usual, *(usual.with_name(f"{usual.name}-{number}") for number in range(1, _MOST_TAKEN))):
-        with contextlib.suppress(OSError):
+        with suppressed(OSError):
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
             found = folder.lstat()
@@ -116,7 +117,7 @@ def check_connect(address: str | None) -> None:
 
 def file_system_type(path: Path) -> str | None:
     """Return the type of the file system that holds `path` (or would), such as `nfs4`; None if unknown."""
-    with contextlib.suppress(OSError):
+    with suppressed(OSError):
         resolved = str(path.resolve())
         best, kind = "", None
         for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
@@ -169,5 +170,6 @@ def read_serve_state(environment: Mapping[str, str] = os.environ) -> ServeState 
     """Return what a `serve` of this user has written; None when there is none or it is not readable."""
     try:
         return msgspec.json.decode(serve_state_path(environment).read_bytes(), type=ServeState)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        let_pass(error)
         return None

@@ -7,7 +7,6 @@ that nobody else uses faulthandler then writes all stacks into a file, without t
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import faulthandler
 import os
@@ -18,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from ..guard import let_pass, suppressed
 from ..own_files import OwnFile
 from ..wire.ordinary_files import ordinary_file, read_ordinary
 from .whereabouts import Line
@@ -75,7 +75,7 @@ class LifeSignWriter:
         self._pid = os.getpid()
         self.signal = 0
         self._length = 0
-        with contextlib.suppress(OSError):
+        with suppressed(OSError):
             self._file = OwnFile(folder / _SIGN, os.O_CREAT | os.O_WRONLY)
             if takes_signal and (free := _free_signal()):
                 self._stacks = OwnFile(folder / _STACKS, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
@@ -88,7 +88,8 @@ class LifeSignWriter:
             return -1
         try:
             self._register(self._stacks)
-        except OSError:
+        except OSError as error:
+            let_pass(error)
             faulthandler.unregister(self.signal)
             self.signal, self._registered = 0, -1
         return self._registered
@@ -107,7 +108,8 @@ class LifeSignWriter:
         self._length = len(data)
         try:
             os.pwrite(self._file.descriptor(), padded, 0)
-        except OSError:
+        except OSError as error:
+            let_pass(error)
             # An old sign would say that nothing runs.
             self.close()
 
@@ -122,7 +124,7 @@ class LifeSignWriter:
                 file.close()
         self._file = self._stacks = None
         for name in (_SIGN, _STACKS):
-            with contextlib.suppress(OSError):
+            with suppressed(OSError):
                 (self._folder / name).unlink()
 
 
@@ -130,7 +132,8 @@ def read_life_sign(folder: Path) -> LifeSign | None:
     """Return the newest sign; None where there is none, or it is being written."""
     try:
         return _decoder.decode(read_ordinary(folder / _SIGN, _MOST_SIGN_BYTES))
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        let_pass(error)
         return None
 
 
@@ -138,7 +141,8 @@ def last_sign_at(folder: Path) -> float | None:
     """UNIX seconds of the newest sign; None where there is none."""
     try:
         return (folder / _SIGN).stat().st_mtime
-    except OSError:
+    except OSError as error:
+        let_pass(error)
         return None
 
 
@@ -146,7 +150,8 @@ def stacks_size(folder: Path) -> int:
     """Bytes of the stacks written so far."""
     try:
         return (folder / _STACKS).stat().st_size
-    except OSError:
+    except OSError as error:
+        let_pass(error)
         return 0
 
 
@@ -161,7 +166,8 @@ def read_stack(folder: Path, *, thread: int, after: int) -> list[Line]:
     try:
         with ordinary_file(folder / _STACKS) as descriptor:
             text = os.pread(descriptor, _MOST_STACK_BYTES, after).decode("utf-8", "replace")
-    except OSError:
+    except OSError as error:
+        let_pass(error)
         return []
     frames: list[Line] = []
     is_wanted = False
@@ -178,7 +184,7 @@ def read_stack(folder: Path, *, thread: int, after: int) -> list[Line]:
 def _free_signal() -> int:
     """A real-time signal that nobody in this process handles, ignores or blocks; 0 where there is none."""
     used = 0
-    with contextlib.suppress(OSError, ValueError):
+    with suppressed(OSError, ValueError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith(("SigBlk:", "SigIgn:", "SigCgt:")):
                 used |= int(line.split()[1], 16)
@@ -202,6 +208,7 @@ def ask_for_stacks(pid: int, sign: LifeSign, folder: Path) -> bool:
         status = Path(f"/proc/{pid}/status").read_text()
         caught = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt:"))
         send = ctypes.CDLL(None).tgkill
-    except (OSError, ValueError, StopIteration, AttributeError):
+    except (OSError, ValueError, StopIteration, AttributeError) as error:
+        let_pass(error)
         return False
     return bool(caught >> (sign.signal - 1) & 1) and send(pid, sign.recorder, sign.signal) == 0

@@ -6,7 +6,6 @@ recorder about once a second, on its thread; nothing here judges. Elsewhere than
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
@@ -14,6 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
+
+from ..guard import suppressed
 
 _PROCESSES: Final = Path("/proc")
 _LOOK_EVERY_S: Final = 0.9
@@ -138,11 +139,11 @@ def _workers() -> list[str]:
 def _times_of(threads: Path) -> dict[str, _Times]:
     """Return for each thread what it ran and waited so far; empty where the system does not count."""
     found: dict[str, _Times] = {}
-    with contextlib.suppress(OSError):
+    with suppressed(OSError):
         # The oldest ones: torch starts its own when it first computes.
         folders = sorted(threads.iterdir(), key=lambda folder: (len(folder.name), folder.name))
         for folder in folders[:_MOST_THREADS]:
-            with contextlib.suppress(OSError, ValueError, IndexError):  # a thread may end meanwhile
+            with suppressed(OSError, ValueError, IndexError):  # a thread may end meanwhile
                 found[folder.name] = _read_times(folder / "schedstat")
     return found
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from ..compat.torch_frames import COMPILERS, DATALOADER, OF_WORKERS
+from ..guard import let_pass
 from ..wire.libraries import LIBRARIES, is_of_library, package_of
 from .notebook_cells import shown_name
 
@@ -53,7 +54,8 @@ def _holds_packages(folder: str) -> bool:
     try:
         with os.scandir(folder) as entries:
             return any(entry.name.endswith(".dist-info") for entry in entries)
-    except OSError:
+    except OSError as error:
+        let_pass(error)
         return False
 
 

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, TextIO
 
+from ..guard import let_pass
+
 _AFTER_S: Final = 0.5
 """Work that ends sooner shows nothing."""
 _EVERY_S: Final = 0.2
@@ -106,7 +108,8 @@ class Progress:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            let_pass(error)
             self._is_shown = False
 
 

@@ -20,11 +20,15 @@ from probe.attach.observation.kernel_step import KernelStep
 from probe.attach.observation.modules import ModuleIndex
 from probe.attach.process_hooks import ProcessHooks
 from probe.attach.root_calls import RootCalls
+from probe.delivery.host_memory import read_memory
 from probe.delivery.journal.journal import JournalWriter
 from probe.delivery.journal.journal_reader import read_stream
 from probe.guard import Guard, finish_beside_signals, is_from_signal, outcome_of
 from probe.incidents import error_events
 from probe.memory.heap_meter import own_bytes
+from probe.own_files import OwnFile
+from probe.threads.processor_wait import _times_of
+from probe.threads.whereabouts import _holds_packages
 from probe.wire import Event, decode_record
 
 
@@ -145,13 +149,31 @@ def test_timeout_of_the_script_is_no_failure_of_the_journal(
     assert [data for _, data in read_stream(journal.folder, "events")] == [b"one", b"two"]
 
 
-def test_timeout_of_the_script_is_no_unreadable_file_of_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("owner", "name", "ask"),
+    [
+        (Path, "read_bytes", own_bytes),
+        (os, "open", read_memory),
+        (os, "fstat", lambda: OwnFile(Path(__file__), os.O_RDONLY).is_removed()),
+        (os, "scandir", lambda: _holds_packages("/")),
+        (Path, "iterdir", lambda: _times_of(Path("/proc/self/task"))),
+    ],
+)
+def test_timeout_of_the_script_is_no_unreadable_file(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, ask: Callable[[], object]
+) -> None:
     """It is an `OSError`, too."""
-    before = signal.signal(signal.SIGALRM, of_an_alarm)
-    read = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: (read(path), signal.raise_signal(signal.SIGALRM))[0])
+    before, left = signal.signal(signal.SIGALRM, of_an_alarm), [signal.SIGALRM]
+    real = getattr(owner, name)
+
+    def struck(*given: Any) -> object:
+        if left and sys._getframe(1).f_code.co_name != "__init__":
+            signal.raise_signal(left.pop())
+        return real(*given)
+
+    monkeypatch.setattr(owner, name, struck)
     with pytest.raises(TimeoutError, match="too long"):
-        own_bytes()
+        ask()
     signal.signal(signal.SIGALRM, before)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from pathlib import Path
 
+from ...guard import suppressed
 from .run_report import RunReport
 
 
@@ -43,7 +43,7 @@ def write_report(report: RunReport, path: Path) -> Path:
         unfinished.write_text(_text_of(report, path.suffix.lower()), encoding="utf-8", errors="replace")
         unfinished.replace(path)
     except OSError:
-        with contextlib.suppress(OSError):
+        with suppressed(OSError):
             unfinished.unlink(missing_ok=True)
         raise
     return path

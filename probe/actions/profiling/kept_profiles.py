@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from ...guard import let_pass, suppressed
 from ...settings.places import write_private_file
 from ...wire.documents import make_document
 from ...wire.profiles import FOLDER, KIND, TRACE_ENDING, ProfileBody
@@ -42,6 +42,7 @@ def keep_profile(parts: ProfileParts, made: MadeProfile, name: str) -> ProfileBo
         path = folder / f"{key}{TRACE_ENDING}"
         write_private_file(path, packed)
     except OSError as error:
+        let_pass(error)
         problem = f"The trace could not be written: {error.strerror or error}."
         body = msgspec.structs.replace(body, notes=[*body.notes, problem])
     else:
@@ -86,7 +87,7 @@ def _free_key(folder: Path, name: str) -> str:
 
 
 def _remove_oldest(folder: Path) -> None:
-    with contextlib.suppress(OSError):
+    with suppressed(OSError):
         traces = sorted(folder.glob(f"*{TRACE_ENDING}"), key=lambda path: path.stat().st_mtime)
         for path in traces[:-MOST_TRACES]:
             path.unlink(missing_ok=True)

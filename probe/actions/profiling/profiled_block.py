@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Final
 
 from ...errors import WireError
+from ...guard import let_pass
 from ...wire.profiles import ProfileBody
 from ..analysis import tables
 from .profile_body import MadeProfile, make_profile
@@ -95,6 +96,7 @@ class profiling:  # noqa: N801 - used like a function, as `torch.no_grad` is
             recording.stop()
             self._take(recording)
         except (OSError, RuntimeError, WireError) as problem:
+            let_pass(problem)
             # The exception of the block is the one that matters.
             if error is None and isinstance(problem, OSError):
                 raise

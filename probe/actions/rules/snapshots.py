@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from ...guard import let_pass
 from ...measure.statistics.statistics import TensorStatistics
 from ...settings.places import write_private_file
 from ...step.frames import MeasuredStep, module_sample
@@ -49,6 +50,7 @@ class SnapshotWriter:
         try:
             write_private_file(path, json.dumps(document, allow_nan=False).encode())
         except OSError as error:
+            let_pass(error)
             return f"No snapshot was written in {self._folder}: {error.strerror or error}."
         return f"Snapshot of {len(measured.layout.names):,} parameters: {path}"
 

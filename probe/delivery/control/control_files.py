@@ -6,12 +6,12 @@ The folder is the user's own (0700): who can write there can do anything to the 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from pathlib import Path
 from typing import Final
 
+from ...guard import let_pass, suppressed
 from ...settings.places import make_private_folder, write_private_file
 from ...wire.ordinary_files import read_ordinary
 
@@ -45,11 +45,12 @@ def take_requests(writer_folder: Path) -> list[tuple[str, bytes]]:
     """Take what waits, in order, as (id, data)."""
     try:
         waiting = sorted((writer_folder / _FOLDER).glob(f"[!.]*{_ASK}"))
-    except OSError:
+    except OSError as error:
+        let_pass(error)
         return []
     taken = []
     for path in waiting[:MOST_WAITING]:
-        with contextlib.suppress(OSError):
+        with suppressed(OSError):
             try:
                 data = read_ordinary(path, MOST_BYTES)
             finally:
@@ -74,7 +75,8 @@ def take_answer(writer_folder: Path, request_id: str) -> bytes | None:
     try:
         data = read_ordinary(path, MOST_BYTES)
         path.unlink()
-    except OSError:
+    except OSError as error:
+        let_pass(error)
         return None
     return data
 
@@ -84,5 +86,5 @@ def withdraw(writer_folder: Path, request_id: str) -> None:
     for suffix in (_ASK, _ANSWER):
         (writer_folder / _FOLDER / f"{request_id}{suffix}").unlink(missing_ok=True)
     # A trainer that has ended leaves no empty folder behind.
-    with contextlib.suppress(OSError):
+    with suppressed(OSError):
         (writer_folder / _FOLDER).rmdir()

@@ -14,7 +14,6 @@ elsewhere is none.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import struct
 import threading
@@ -23,7 +22,7 @@ import zlib
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ...guard import is_from_signal
+from ...guard import is_from_signal, let_pass, suppressed
 from ...own_files import OwnFile
 from ...wire import StreamName
 from ...wire.ordinary_files import ordinary_file
@@ -75,7 +74,8 @@ def read_account(folder: Path) -> Account | None:
     try:
         with ordinary_file(folder / NAME) as descriptor:
             data, written_s = os.pread(descriptor, FILE_BYTES, 0), os.fstat(descriptor).st_mtime
-    except OSError:
+    except OSError as error:
+        let_pass(error)
         return None
     if len(data) < FILE_BYTES:
         return None
@@ -107,7 +107,7 @@ class AccountWriter:
         self._generation = 0
         self._file: OwnFile | None = None
         is_sound = read_account(folder) is not None
-        with contextlib.suppress(OSError):
+        with suppressed(OSError):
             self._file = OwnFile(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK)
             self._begin(self._file.descriptor(), is_sound)
 
@@ -152,7 +152,7 @@ class AccountWriter:
         file, self._file = self._file, None
         if file is None:
             return
-        with contextlib.suppress(OSError):
+        with suppressed(OSError):
             self._write_head(file.descriptor(), is_closed=True)
         file.close()
 

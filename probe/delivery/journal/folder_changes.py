@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+from ...guard import let_pass
+
 _TICK_NS: Final = 50_000_000
 
 
@@ -26,7 +28,8 @@ class FolderChanges:
         """Whether the folder is there, and may have changed."""
         try:
             changed_ns = os.stat(self._path).st_mtime_ns  # noqa: PTH116 - a Path per look is dear
-        except OSError:
+        except OSError as error:
+            let_pass(error)
             return False
         if changed_ns == self._seen_ns:
             return False

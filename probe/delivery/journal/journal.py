@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ...errors import JournalError
-from ...guard import is_from_signal
+from ...guard import let_pass, suppressed
 from ...own_files import OwnFile
 from ...settings.places import is_folder_name, make_private_folder
 from ...wire import Gap, StreamName, encode
@@ -114,6 +114,7 @@ class JournalWriter:
                 self.begin_account()
         except OSError as error:
             self.close()
+            let_pass(error)
             raise JournalError(f"cannot write the journal in {folder}: {error.strerror or error}") from error
 
     def append(self, stream: StreamName, record: bytes, *, is_urgent: bool = False) -> int:
@@ -196,6 +197,7 @@ class JournalWriter:
             for part in (self.folder.parent.parent, self.folder.parent, self.folder):
                 make_private_folder(part)
         except OSError as error:
+            let_pass(error)
             raise JournalError(f"cannot write the journal in {self.folder}: {error.strerror}") from error
         if self._account is not None and not (self.folder / ACCOUNT).exists():
             self._account.close()
@@ -228,8 +230,7 @@ class JournalWriter:
                 if not is_brief and self._account is not None:
                     self._account.note(stream.name, stream.next_seq)
             except OSError as error:
-                if is_from_signal(error):  # a TimeoutError of the script's
-                    raise
+                let_pass(error)
                 raise JournalError(f"cannot write to {self.folder}: {error.strerror or error}") from error
         if rotated and stream.name == "metrics":
             self._evict()
@@ -239,7 +240,8 @@ class JournalWriter:
         """Begin a segment; on a full disk go on with the one there is. Return whether another one is over."""
         try:
             return self._begin_segment(stream)
-        except OSError:
+        except OSError as error:
+            let_pass(error)
             if stream.file is None or stream.unsure:
                 raise
             return False
@@ -283,7 +285,7 @@ class JournalWriter:
         try:
             written = write_all(descriptor, buffers)
         except OSError:
-            with contextlib.suppress(OSError):
+            with suppressed(OSError):
                 # To cut off nothing would give back what is kept behind the end.
                 descriptor = stream.file.descriptor()
                 if os.fstat(descriptor).st_size != stream.size:
@@ -329,7 +331,8 @@ class JournalWriter:
                 try:
                     size = segment.path.stat().st_size
                     segment.path.unlink()
-                except OSError:
+                except OSError as error:
+                    let_pass(error)
                     continue
                 excess -= size
                 if folder == self.folder:
@@ -361,7 +364,7 @@ def _close(stream: _Stream) -> None:
     file, stream.file = stream.file, None
     assert file is not None
     if stream.room is not None:
-        with contextlib.suppress(OSError):
+        with suppressed(OSError):
             stream.room.give_back(file.descriptor(), stream.size)
         stream.room.begin()
     file.close()
@@ -375,11 +378,10 @@ def _is_removed(stream: _Stream) -> bool:
 
 def _is_lost(file: OwnFile) -> bool:
     """Whether the script has closed an open segment, and its file is gone: another one is begun."""
-    try:
+    with suppressed(OSError):
         file.descriptor()
-    except OSError:
-        return True
-    return False
+        return False
+    return True
 
 
 def _find_tail(folder: Path, name: StreamName) -> StreamTail | None:

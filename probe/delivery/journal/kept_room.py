@@ -11,6 +11,8 @@ import errno
 import os
 from typing import Final
 
+from ...guard import let_pass
+
 KEPT_BYTES: Final = 64 * 1024
 """Behind a stream, as long as the disk has room for it."""
 URGENT_BYTES: Final = 16 * 1024
@@ -59,7 +61,8 @@ def _allocate(descriptor: int, start: int, count: int) -> int:
     """Have blocks for these bytes, whatever the file's size; return the error's number, 0 without one."""
     try:
         function = ctypes.CDLL(None, use_errno=True).fallocate
-    except (OSError, AttributeError):
+    except (OSError, AttributeError) as error:
+        let_pass(error)
         return errno.ENOSYS
     function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     return ctypes.get_errno() if function(descriptor, _KEEP_SIZE, start, count) else 0

@@ -5,7 +5,6 @@ Used by the helper, by the dashboard and by the offline commands; a reader never
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from collections.abc import Collection
@@ -14,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from ...errors import JournalError
+from ...guard import let_pass, suppressed
 from ...settings.places import is_folder_name
 from ...wire import RunStart
 from ...wire.ordinary_files import read_ordinary
@@ -36,6 +36,7 @@ def list_runs(spool: Path, known: Collection[str] = ()) -> list[Path]:
     except FileNotFoundError:
         raise JournalError(f"{spool} does not exist; give the folder that holds the runs") from None
     except OSError as error:
+        let_pass(error)
         raise JournalError(f"{spool} is not a spool: {error.strerror or error}") from error
     others = [name for name in names if name not in known]
     runs = [spool / name for name in others if is_folder_name(name) and _is_run(spool / name)]
@@ -48,7 +49,7 @@ def list_runs(spool: Path, known: Collection[str] = ()) -> list[Path]:
 
 def list_writers(run_folder: Path) -> list[Path]:
     """Return the writers' folders of a run (``<rank>-<incarnation>``, ``host-<name>``), by name."""
-    with contextlib.suppress(OSError):
+    with suppressed(OSError):
         return sorted(
             child
             for child in run_folder.iterdir()
@@ -95,6 +96,7 @@ def run_problem(run_folder: Path) -> str | None:
             return None
         _run_json(run_folder / "run.json")
     except OSError as error:
+        let_pass(error)
         return f"the folder cannot be read: {error.strerror or error}"
     except JournalError as error:
         return str(error)
@@ -110,7 +112,7 @@ def unreadable_runs(spool: Path, known: Collection[str] = ()) -> dict[str, str]:
         known: names of runs that are left out, and not looked at.
     """
     found: dict[str, str] = {}
-    with contextlib.suppress(OSError):
+    with suppressed(OSError):
         for name in sorted(os.listdir(spool)):  # noqa: PTH208 - as above
             if name in known or name.startswith(".") or not is_folder_name(name):
                 continue
@@ -120,6 +122,7 @@ def unreadable_runs(spool: Path, known: Collection[str] = ()) -> dict[str, str]:
                     os.listdir(child)  # noqa: PTH208 - only whether it can be listed
                     (child / "run.json").is_file()
             except OSError as error:
+                let_pass(error)
                 found[name] = f"it cannot be read: {error.strerror or error}"
     return found
 
@@ -133,6 +136,7 @@ def _run_json(path: Path) -> RunStart:
     try:
         return msgspec.json.decode(read_ordinary(path, MAX_RUN_JSON_BYTES), type=RunStart)
     except OSError as error:
+        let_pass(error)
         raise JournalError(f"its run.json cannot be read: {error.strerror or error}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise JournalError(f"its run.json does not decode: {str(error)[:200]}") from error
@@ -140,6 +144,6 @@ def _run_json(path: Path) -> RunStart:
 
 def _is_run(folder: Path) -> bool:
     """Whether it is the folder of a run; one that this user may not look into is none."""
-    with contextlib.suppress(OSError):
+    with suppressed(OSError):
         return folder.is_dir() and ((folder / "run.json").is_file() or bool(list_writers(folder)))
     return False

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from ...errors import JournalError
+from ...guard import let_pass, suppressed
 from ...settings.places import write_private_file
 from ...wire import RunStart, decode_record, encode_record
 from ...wire.ordinary_files import read_ordinary
@@ -35,6 +36,7 @@ def write_run_json(run_folder: Path, start: RunStart) -> None:
         with contextlib.suppress(FileExistsError):
             os.link(temporary, path)
     except OSError as error:
+        let_pass(error)
         raise JournalError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
@@ -43,7 +45,7 @@ def write_run_json(run_folder: Path, start: RunStart) -> None:
 def note_work_tree(run_folder: Path, work_tree: msgspec.Struct) -> None:
     """Put what has changed in the script's work tree into `run.json`; nothing where that fails."""
     path, temporary = run_folder / "run.json", run_folder / f".run.json-{os.getpid()}"
-    with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    with suppressed(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         start = msgspec.json.decode(read_ordinary(path, MAX_RUN_JSON_BYTES), type=dict)
         write_private_file(
             temporary, msgspec.json.encode(start | {"work_tree": msgspec.to_builtins(work_tree)})

@@ -7,7 +7,6 @@ who reads one.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import Final
 import msgspec
 
 from ...errors import JournalError
+from ...guard import let_pass, suppressed
 from ...wire import StreamName
 from ...wire.ordinary_files import ordinary_file
 from .account import read_account
@@ -57,7 +57,7 @@ def list_files(folder: Path, stream: StreamName) -> tuple[list[Segment], list[st
     """Return what is named like a stream's segments, and names that only begin so: of too large a number."""
     segments: list[Segment] = []
     odd: list[str] = []
-    with contextlib.suppress(OSError):
+    with suppressed(OSError):
         for name in sorted(os.listdir(folder)):  # noqa: PTH208 - a Path per file is dear when polling
             parsed = parse_segment_name(name)
             if parsed is None:
@@ -100,6 +100,7 @@ def check_segment(path: Path, stream: StreamName, first_seq: int) -> tuple[Claim
     except FileNotFoundError:
         return Claim.UNFINISHED, ""
     except OSError as error:
+        let_pass(error)
         return Claim.FOREIGN, f"cannot be read: {error.strerror or error}"
     except JournalError:
         return Claim.DAMAGED, ""
@@ -125,7 +126,7 @@ def run_folder_bytes(run_folder: Path) -> int:
     """Return the size in bytes of all segments of a run."""
     total = 0
     for path in run_folder.glob("*/*.seg"):
-        with contextlib.suppress(OSError):
+        with suppressed(OSError):
             total += bytes_on_disk(path.lstat())
     return total
 

@@ -16,6 +16,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from ...guard import let_pass
+
 _IN_PLACE: Final = frozenset({0xEF53, 0x58465342, 0x01021994})
 """ext2 to ext4, XFS, tmpfs: numbers of `statfs`, as linux/magic.h has them."""
 _FAILED: Final = ctypes.c_void_p(-1).value
@@ -52,6 +54,7 @@ def file_system(descriptor: int) -> int | None:
     buffer = (ctypes.c_long * (_STATFS_BYTES // ctypes.sizeof(ctypes.c_long)))()
     try:
         failed = ctypes.CDLL(None).fstatfs(descriptor, buffer)
-    except (OSError, AttributeError):
+    except (OSError, AttributeError) as error:
+        let_pass(error)
         return None
     return None if failed else int(buffer[0])

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
+from ...guard import let_pass
 from ...threads.pieces import give_way
 
 _logger = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class LateParts:
         try:
             import_module(name)
         except (ImportError, OSError) as error:
+            let_pass(error)
             # The disk is gone, or there are no descriptors left: the run goes on without.
             _logger.warning("nanscope: %s cannot be loaded: %s", name, error)
             return

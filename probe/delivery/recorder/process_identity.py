@@ -6,7 +6,6 @@ the run's state.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import zlib
@@ -14,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from ...guard import suppressed
 from ...wire import RunStart
 from .ring_header import Owner
 
@@ -83,7 +83,7 @@ def _began_s(ticks: int) -> float:
 
 def _started_ticks(pid: int) -> int | None:
     """When a process began, in clock ticks since the boot; None where it is gone, or about to be."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
+    with suppressed(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if fields[0] in "ZX" else int(fields[19])
     return None
@@ -94,7 +94,7 @@ def _boot_of(pid: int) -> int:
     """`_boot`, once for each process: a fork may be followed by another view."""
     del pid
     view = ""
-    with contextlib.suppress(OSError):
+    with suppressed(OSError):
         view = str(_VIEW.readlink()) + _BOOT_ID.read_text()
     return zlib.crc32(view.encode())
 

@@ -7,7 +7,6 @@ safe (`file_mapping`): a `pwrite` between two steps takes 24 to 32 us, a copy 0.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -20,7 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ...guard import is_from_signal
+from ...guard import is_from_signal, let_pass, suppressed
 from ...own_files import OwnFile
 from . import ring_header
 from .file_mapping import map_written_file
@@ -290,6 +289,7 @@ class Ring:
             self._fill(self._file.descriptor())
             mapped = map_written_file(self._file.descriptor(), len(self._memory))
         except OSError as error:
+            let_pass(error)
             self._give_up(f"{path} cannot be written: {error.strerror or error}")
             return
         if mapped is None:
@@ -345,6 +345,7 @@ class Ring:
                 # What comes meanwhile is copied there too, and this copies what is in memory then.
                 self._fill(self._file.descriptor())
             except OSError as error:
+                let_pass(error)
                 self._give_up(f"{self._path} cannot be written: {error.strerror or error}")
         elif self._numbers[_ERRORS]:
             self._give_up(f"{self._path} cannot be written")
@@ -378,12 +379,12 @@ class Ring:
         """Close and remove the file; the memory stays usable. Idempotent."""
         self._close_file()
         if self._path is not None:
-            with contextlib.suppress(OSError):
+            with suppressed(OSError):
                 self._path.unlink()
 
     def _close_file(self) -> None:
         file, self._file = self._file, None
         self._numbers[_DESCRIPTOR] = -1
         if file is not None:
-            with contextlib.suppress(OSError):
+            with suppressed(OSError):
                 file.close()

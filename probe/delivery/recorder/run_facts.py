@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import socket
@@ -17,6 +16,7 @@ from typing import Final
 import torch
 
 from ...compat import torch_memory
+from ...guard import let_pass, suppressed
 from ...wire import RunStart
 from .hyperparameters import HIDDEN, is_secret, seeds
 from .process_identity import own_identity
@@ -85,7 +85,7 @@ def describe_run(
 def newest_incarnation(run_folder: Path, rank: int) -> int:
     """Return the largest number that a start of the rank has in a run's folder; -1 where there is none."""
     found = [-1]
-    with contextlib.suppress(OSError):
+    with suppressed(OSError):
         for name in os.listdir(run_folder):  # noqa: PTH208 - names alone
             of_rank, _, number = name.partition("-")
             if of_rank == str(rank) and number.isdecimal() and int(number) < LARGEST_INCARNATION:
@@ -113,7 +113,8 @@ def _working_directory() -> Path | None:
     """Return the current folder; None where it has been deleted."""
     try:
         return Path.cwd()
-    except OSError:
+    except OSError as error:
+        let_pass(error)
         return None
 
 
@@ -135,7 +136,8 @@ def git_commit(folder: Path) -> str | None:
             if not content.startswith("ref: "):
                 return content[:64] or None
             return _resolve_reference(candidate / ".git", content.removeprefix("ref: "))
-        except (OSError, UnicodeDecodeError):
+        except (OSError, UnicodeDecodeError) as error:
+            let_pass(error)
             continue
     return None
 

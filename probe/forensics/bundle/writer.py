@@ -23,7 +23,7 @@ from ...delivery.journal.journal import SLOW_S
 from ...delivery.recorder.beside import END_WAIT_S, Task
 from ...delivery.recorder.recorder import Recorder
 from ...errors import BundleError, JournalError
-from ...guard import outcome_of
+from ...guard import let_pass, outcome_of
 from ...settings.places import make_private_folder, write_new_file
 from ...wire import Event, Frame, RunStart, member_number
 from ...wire.bundle_format import DESCRIPTION, SPOOL, VERSION
@@ -116,6 +116,7 @@ class BundleWriter:
             with torch_modes.own_operations():
                 prepared = self._prepare(event, step, is_asked=is_asked)
         except (OSError, JournalError, BundleError, RuntimeError, TypeError, ValueError) as error:
+            let_pass(error)
             return self._failed(error)
         self.written += 1
         self._under_way.add(event.id)
