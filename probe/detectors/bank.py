@@ -45,6 +45,7 @@ class DetectorBank:
         self._pause = pause
         self._detectors = default_detectors(thresholds)
         self._gradients = next(d for d in self._detectors if isinstance(d, GradientScaleDetector))
+        self._nonfinite = next(d for d in self._detectors if isinstance(d, NonFiniteDetector))
         self.loss_bound = next(d for d in self._detectors if isinstance(d, LossBoundDetector))
         self.zeros = next(d for d in self._detectors if isinstance(d, ZeroGradientDetector))
         self._jumps = JumpWatch()
@@ -70,6 +71,10 @@ class DetectorBank:
             part = batch if len(batch) <= MAX_BATCH else batch.part(start, start + MAX_BATCH)
             found += [(start + index, findings) for index, findings in self._observe_part(part)]
         return found
+
+    def pass_bad(self, batch: ObservationBatch) -> None:
+        """Note successive steps that are bad as those before them: nothing is learned of NaN and Inf."""
+        self._nonfinite.note_bad(batch)
 
     def take_jumps(self) -> list[Jump]:
         """Return the lasting jumps since the last call that are too small to be found, oldest first."""

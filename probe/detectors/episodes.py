@@ -99,7 +99,7 @@ class EpisodeTracker:
         findings: Sequence[Finding],
         *,
         model: str,
-        make_event: Callable[[Finding], Event],
+        make_event: Callable[[Finding], Event] | None,
         is_whole: bool = True,
     ) -> list[Event]:
         """Account for one step of one model and return the event records to write now.
@@ -110,6 +110,7 @@ class EpisodeTracker:
             findings: of this step and model; at most one of a kind counts.
             model: name of the naming root.
             make_event: builds an episode's first state (id, stacks, origin, advice); called once an episode.
+                None: what is running counts on, and nothing begins.
             is_whole: whether every kind was judged at this step: else those without a finding are not quiet.
 
         Returns:
@@ -192,14 +193,14 @@ class EpisodeTracker:
         *,
         step: int,
         time: float,
-        make_event: Callable[[Finding], Event],
+        make_event: Callable[[Finding], Event] | None,
     ) -> list[Event]:
         episode = self._running.get(key)
         if episode is None:
-            if self._is_full(key[1]):
+            if make_event is None or self._is_full(key[1]):
                 return []
             return [self._start(key, make_event(finding), step=step, time=time)]
-        if self._is_another(episode, finding) and not self._is_full(key[1]):
+        if make_event and self._is_another(episode, finding) and not self._is_full(key[1]):
             return [*self._end([key]), self._start(key, make_event(finding), step=step, time=time)]
         episode.quiet = 0
         if step == episode.last_step:

@@ -38,6 +38,12 @@ class NonFiniteDetector:
             self._norms.append((observation.step, observation.total_grad_norm))
         return [finding for finding in findings if finding is not None]
 
+    def note_bad(self, batch: ObservationBatch) -> None:
+        """Note the losses and norms of steps that are not finite, as `observe` would."""
+        self._losses.extend(_known(batch.steps, batch.losses)[-NEIGHBOURS:])
+        self._norms.extend(_known(batch.steps, batch.total_grad_norms)[-NEIGHBOURS:])
+        self._last.bad = batch.steps[-1]
+
     def learn_quiet(self, batch: ObservationBatch) -> bool:
         """Note the losses and norms if everything is finite."""
         losses = _known(batch.steps, batch.losses)

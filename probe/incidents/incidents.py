@@ -40,6 +40,7 @@ from .event_bundles import EventBundles
 from .event_writer import evidence_of
 from .evidence import LateEvidence, StepEvidence
 from .failure_texts import TEXT_LIMIT
+from .lasting import LastingFault, count_steps, lasting_fault
 from .moved_before import NOTHING_BEFORE, Before, known_of, look_before, moved_before
 from .replays import locate_origin, replay_fields, why_no_replay
 from .seen_errors import SeenErrors
@@ -152,14 +153,30 @@ class IncidentReporter(ErrorEvents):
             findings,
             (time, evidence),
         )
-        begun, alarms = self._write_judged(judged, may_wait=isinstance(evidence, LateEvidence))
+        may_wait, lasting = isinstance(evidence, LateEvidence), None
+        begun, alarms = self._write_judged(judged, may_wait=may_wait)
+        if not (begun or may_wait or self._new_tasks.waits):
+            lasting = lasting_fault(findings, observation, episodes=self._episodes, model=self._model)
         return Verdict(
             kinds=kinds,
             critical=first_critical(begun, findings),
             suspicion=self._suspicion_of(begun) or jumped,
             alarms=tuple(alarms),
             replayed=self.replays > replays,
+            lasting=lasting,
         )
+
+    def count(self, fault: LastingFault, batch: ObservationBatch, times: Sequence[float]) -> Verdict:
+        """Count successive steps that are bad as those before them, and only count in open events."""
+        self.recent.note(batch)
+        self._scaler.note_updates()
+        self._detectors.pass_bad(batch)
+        self._nonfinite_step = batch.steps[-1]
+        episodes, warned, model = self._episodes, self.warned, self._model
+        for event in count_steps(fault, batch, times, episodes=episodes, warned=warned, model=model):
+            self._recorder.event(event)
+        kinds = frozenset(finding.kind for finding in fault.findings)
+        return Verdict(kinds=kinds, critical=first_critical((), fault.findings), alarms=tuple(batch.steps))
 
     def _write_judged(
         self, judged: JudgedStep[_Moment] | None, *, may_wait: bool = True
@@ -249,6 +266,7 @@ class IncidentReporter(ErrorEvents):
         *,
         stack: Sequence[RawFrame],
         is_whole: bool = True,
+        is_bad: bool = False,
     ) -> Verdict:
         """Write and log what the detectors of sampled numbers have found at a finished step.
 
@@ -258,8 +276,10 @@ class IncidentReporter(ErrorEvents):
             time: UNIX seconds.
             stack: of the training loop, where something was found.
             is_whole: whether all detectors have looked, so that what they have not found is not there.
+            is_bad: whether loss, gradients or parameters of the step are not finite.
         """
-        if step == self._nonfinite_step:
+        running = (self._episodes.running(self._model, kind) for kind in NONFINITE)
+        if step == self._nonfinite_step or (is_bad and any(running)):
             # The event of the loss, the gradients or the parameters is about the same fault.
             findings = [finding for finding in findings if finding.kind != "nonfinite_activation"]
         late = LateEvidence(stack)

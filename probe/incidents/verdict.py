@@ -9,6 +9,7 @@ import msgspec
 
 from ..detectors.base import Finding
 from ..wire import Event
+from .lasting import LastingFault
 
 SUSPICIOUS: Final = frozenset(
     {
@@ -32,6 +33,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of the steps with a warning or worse."""
     replayed: bool = False
     """Whether a replay or a bundle has made the step take longer."""
+    lasting: LastingFault | None = None
+    """Of a step that only counted in open events: so does the next one, if it is bad in the same way."""
 
 
 NOTHING_FOUND: Final = Verdict()

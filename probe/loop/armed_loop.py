@@ -24,6 +24,7 @@ from ..forensics.adopted_capture import FollowedCall, FollowedOutput
 from ..forensics.arguments import find_outputs
 from ..forensics.capture import generator_states
 from ..forensics.loss.loss_terms import LossTerms
+from ..incidents.lasting import bad_parts
 from ..measure.kernels import hot_binding
 from ..measure.kernels.hot_binding import (
     AFTER_FORWARD,
@@ -206,16 +207,13 @@ class ArmedLoop:
             alive.append(addresses)
             setattr(loop, "parameters" if name == "parameter" else name, ctypes.addressof(addresses))
             setattr(loop, f"{name}_count", len(parameters))
-        loop.micro_steps, loop.clips, loop.scalar_count = (
-            len(shape.calls),
-            int(shape.clips),
-            plan.scalar_count,
-        )
+        loop.micro_steps, loop.clips = len(shape.calls), int(shape.clips)
+        loop.scalar_count = plan.scalar_count
         loop.input_limit_bytes, loop.output_limit_bytes = plan.input_limit_bytes, plan.output_limit_bytes
         loop.thread, loop.ring, loop.template_id = threading.get_ident(), plan.ring.address, plan.template
-        loop.glanced_elements = plan.glanced_elements
+        loop.glanced_elements, loop.reads_losses = plan.glanced_elements, int(plan.reads_losses)
         loop.norms_every, loop.observed_every = plan.norms_every, plan.observed_every
-        loop.reads_losses = int(plan.reads_losses)
+        loop.bad_loss, loop.bad_gradients, loop.bad_parameters = bad_parts(shape.fault)
         if plan.places is not None:
             loop.ratios_every, loop.copies = plan.ratios_every, ctypes.addressof(plan.places.addresses)
             loop.copy_bytes = ctypes.addressof(plan.places.sizes)

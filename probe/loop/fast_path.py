@@ -32,6 +32,7 @@ from ..forensics.adopted_capture import (
 )
 from ..forensics.capture import RootCapture, has_drawn_since
 from ..guard import Guard
+from ..incidents.lasting import LastingFault
 from ..measure.kernels import hot_binding
 from ..measure.kernels.hot_binding import (
     AFTER_BACKWARD,
@@ -189,26 +190,25 @@ class FastPath:
         if not self._is_off and captures:
             self._seen.note_loss(next(reversed(captures)).order, tensors, grad_tensors, site)
 
-    def consider(self, optimizer: Optimizer, finished: FinishedStep | None) -> None:
+    def consider(
+        self, optimizer: Optimizer, finished: FinishedStep | None, fault: LastingFault | None
+    ) -> None:
         """A step has gone the slow way, and ended: have C follow the next ones if enough were equal."""
-        if self._is_off or finished is None:
-            return
-        self._guard.run("fast_path", self._consider, optimizer, finished)
+        if finished is not None and not self._is_off:
+            self._guard.run("fast_path", self._consider, optimizer, finished, fault)
 
-    def _consider(self, optimizer: Optimizer, finished: FinishedStep) -> None:
-        root, seen = self._root(), self._seen
-        self._seen = SeenCalls()
-        shape = None
+    def _consider(self, optimizer: Optimizer, finished: FinishedStep, fault: LastingFault | None) -> None:
+        root, seen, self._seen = self._root(), self._seen, SeenCalls()
+        shape, rates, is_late = None, self._followed.rate_names(), self._followed.is_late
         if root is not None:
-            rates, is_late = self._followed.rate_names(), self._followed.is_late
-            shape = shape_of(finished, seen, root, optimizer, rates=rates, is_late=is_late)
+            shape = shape_of(finished, seen, root, optimizer, rates=rates, is_late=is_late, fault=fault)
         if shape is None or shape != self._shape:
             self._shape, self._equal = shape, 0
         self._equal += 1
         if shape is None or root is None or self._equal < self._needed:
             return
-        limit = self._size_cap_bytes
-        self._usual = [usual_call(capture, size_cap_bytes=limit) for capture in finished.opened.captures]
+        limit, captures = self._size_cap_bytes, finished.opened.captures
+        self._usual = [usual_call(capture, size_cap_bytes=limit) for capture in captures]
         self._arm(shape, root, optimizer, finished.step + 1)
 
     def _arm(self, shape: LoopShape, root: nn.Module, optimizer: Optimizer, step: int) -> None:
@@ -298,9 +298,10 @@ class FastPath:
         loop = self._loop
         if loop is None or not self.is_engaged or loop.is_late or not loop.calls.before_clip():
             return None
-        before = float(loop.state.before_clip)
+        before = loop.state.after_clip = float(loop.state.before_clip)
         if not math.isfinite(before):
-            return None
+            is_known = self._shape is not None and self._shape.has_bad_gradients
+            return torch.tensor(before) if is_known else None  # clipping would spread it
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         clip_by_norm(gradients, total_norm=before, max_norm=max_norm)
         loop.state.after_clip = before * clip_coefficient(before, max_norm)

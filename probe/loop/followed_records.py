@@ -33,6 +33,7 @@ from ..detectors.base import Floats, ObservationBatch
 from ..detectors.sample import InputSample
 from ..guard import Guard
 from ..incidents.incidents import IncidentReporter
+from ..incidents.lasting import LastingFault
 from ..measure.statistics.masked import MaskedValues
 from ..measure.statistics.statistics import TensorStatistics
 from ..measure.statistics.torch_statistics import ROWS
@@ -64,6 +65,8 @@ class Following(NamedTuple):
     layout: ModelLayout
     stack: Sequence[RawFrame]
     """Of the training loop, when C was armed."""
+    fault: LastingFault | None = None
+    """What is bad of all of them."""
 
 
 class _Plain(NamedTuple):
@@ -216,9 +219,9 @@ class FollowedRecords:
                 following = self._following.get(raw.template)
                 if following is not None:
                     newest = self._newest = self._measured(raw, following)
-                    self._queue.append(
-                        QueuedStep(newest, self._stack(raw.step, following), "waiting", _long_ago())
-                    )
+                    stack = self._stack(raw.step, following)
+                    queued = QueuedStep(newest, stack, "waiting", _long_ago(), following.fault)
+                    self._queue.append(queued)
 
     def _take_rows(self, records: Sequence[RingRecord], rows: RawRows, following: Following) -> None:
         """Take the same where they are alike: only what a sample may be made of is looked at by itself."""
@@ -245,7 +248,8 @@ class FollowedRecords:
             is_old = newest[0] <= steps[0]
             stacks = [newest[1] if is_old else self._stack(step, following) for step in steps]
         batch = _batch_of(rows, following, parameter_norms)
-        self._queue.append(QueuedRun(following.layout, batch, rows.times, stacks, _long_ago()))
+        queued = QueuedRun(following.layout, batch, rows.times, stacks, _long_ago(), following.fault)
+        self._queue.append(queued)
 
     def _is_noted(self, step: int) -> bool:
         return step in self._inputs or step in self._modules or step in self._logged
@@ -339,7 +343,7 @@ def measured_of(raw: RawStep, following: Following) -> MeasuredStep:
         time=raw.time,
         layout=following.layout,
         stage=following.template.stage,
-        gradients=TensorStatistics(block, missing, is_finite=True, total_norm=raw.total_norm),
+        gradients=TensorStatistics(block, missing, len(raw.block) < ROWS, raw.total_norm),
         total_norm=raw.total_norm,
         parameter_norm=None if raw.parameter_norm is None else raw.parameter_norm.astype(np.float64),
         loss=StepLoss(raw.loss, raw.loss_raw),

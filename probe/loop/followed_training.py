@@ -160,7 +160,7 @@ class FollowedTraining:
         if template is None:
             return None
         self._armed_stack = stack = raw_stack(sys._getframe(1), limit=_STACK_FRAMES)
-        self._records.begin(ring, template, Following(described, self._model.layout, stack))
+        self._records.begin(ring, template, Following(described, self._model.layout, stack, shape.fault))
         plan = Plan(
             root=root,
             optimizer=optimizer,
@@ -304,10 +304,7 @@ class FollowedTraining:
         return self._measures.next_unusual_step(step, ahead=ahead, is_late=self.is_late)
 
     def rate_names(self) -> tuple[str, ...]:
-        """Names of the learning rates' series, as the newest step had them.
-
-        Empty where they are of several optimizers, of which one may have been replaced: C reads those of one.
-        """
+        """Names of the learning rates' series; empty where they are of several optimizers: C reads one."""
         return self._measures.rate_names if len(self._measures.optimizers) == 1 else ()
 
     def begin(self) -> int:
@@ -398,11 +395,13 @@ class FollowedTraining:
             self._meters.phases.take_back_backward()
 
     def adopt_clipping(self, before: float, after: float) -> None:
-        """Its gradients were measured, all of them finite, and have been clipped."""
+        """Its gradients were measured, and have been clipped."""
         if self._is_following_late:
             return  # the open step has them
         block, missing = _hot_calls().measured(ROWS, len(self._model.layout.parameters))
-        measured = TensorStatistics(block, missing, True, None if before != before else before)
+        is_finite = math.isfinite(block.sum())
+        total = None if is_finite and before != before else before
+        measured = TensorStatistics(block, missing, is_finite, total)
         clipped = after if after == after else self._model.measure_gradients().total_norm
         self._loop.adopt_clipping(measured, Clipping(before, clipped))
 

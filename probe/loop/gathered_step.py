@@ -80,6 +80,19 @@ class GatheredStep:
         self.losses.reset()
         return FinishedStep(opened, step, gradients, stage, loss, was_scaled, is_early, is_updated, late)
 
+    def _is_news(self, *, loss: bool = False, gradients: bool = False) -> bool:
+        """Whether a loss or gradients that are not finite are to be judged at once: the update may not come.
+
+        Not where the step before was bad in the same way, and only counted in an event that is open: then
+        this one ends as a healthy one does.
+        """
+        fault = self._pipeline.fault
+        return fault is None or fault.has_bad_loss < loss or fault.has_bad_gradients < gradients
+
+    def _are_news(self, gradients: TensorStatistics) -> bool:
+        """The same of gradients that may be finite."""
+        return not gradients.is_finite and self._is_news(gradients=True)
+
     def _take_back_backward(self) -> None:
         backward, self.backward = self.backward, None
         if backward is None:

@@ -5,6 +5,7 @@ Read off a step that has gone the slow way; two equal shapes are two equal steps
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
@@ -16,6 +17,7 @@ from ..attach.call_wrappers import is_own_frame
 from ..forensics.adopted_capture import UsualCall
 from ..forensics.capture import RootCapture
 from ..forensics.loss.loss_terms import LOOKED_THROUGH, read_terms
+from ..incidents.lasting import LastingFault
 from ..measure.kernels.hot_binding import MAX_ARGUMENTS, MAX_GROUPS, MAX_MICRO_STEPS, MAX_OUTPUTS
 from ..step.late_values import LateClipping
 from ..step.losses import LossSite
@@ -67,10 +69,17 @@ class LoopShape(NamedTuple):
     """Whether a GradScaler scaled the losses."""
     is_late: bool
     """Whether its verdict may come after its update."""
+    fault: LastingFault | None
+    """What is bad of every step; None: all values are finite."""
     stage: Stage
     rates: tuple[str, ...]
     """Names of the learning rates' series."""
     autocast: tuple[Any, ...]
+
+    @property
+    def has_bad_gradients(self) -> bool:
+        """Whether the gradients of every step are not finite."""
+        return self.fault is not None and self.fault.has_bad_gradients
 
 
 class _SeenLoss(NamedTuple):
@@ -147,8 +156,9 @@ def shape_of(
     *,
     rates: tuple[str, ...],
     is_late: bool,
+    fault: LastingFault | None = None,
 ) -> LoopShape | None:
-    """Return the shape of a healthy step that C could have followed; None for any other.
+    """Return the shape of a step that C could have followed; None for any other.
 
     Args:
         finished: the step, judged.
@@ -157,6 +167,7 @@ def shape_of(
         optimizer: that has made its update.
         rates: names of its learning rates.
         is_late: whether its verdict was allowed to come after its update.
+        fault: what was bad of it, where that only counted in open events; None: it is healthy, or news.
     """
     opened = finished.opened
     captures = list(opened.captures)
@@ -164,7 +175,7 @@ def shape_of(
     calls = seen.take(captures, looks=looks)
     if calls is None or not rates or len(optimizer.param_groups) > MAX_GROUPS:
         return None
-    if not _is_simple(finished, is_late=is_late) or (opened.forwards, opened.backwards) != (
+    if not _is_simple(finished, is_late=is_late, fault=fault) or (opened.forwards, opened.backwards) != (
         len(calls),
         len(calls),
     ):
@@ -183,6 +194,7 @@ def shape_of(
         clips=opened.clipping is not None,
         is_scaled=finished.was_scaled,
         is_late=is_late,
+        fault=fault,
         stage=finished.stage,
         rates=rates,
         autocast=(state.autocast, state.autocast_cache),
@@ -201,11 +213,14 @@ def usual_call(capture: RootCapture, *, size_cap_bytes: int) -> UsualCall:
     )
 
 
-def _is_simple(finished: FinishedStep, *, is_late: bool) -> bool:
-    """Whether it ended in one update, with values that are finite, or on their way where they may be late."""
+def _is_simple(finished: FinishedStep, *, is_late: bool, fault: LastingFault | None) -> bool:
+    """Whether it ended in one update, with values that are no news, or on their way if they may be late."""
     opened = finished.opened
     has_usual_end = not (finished.is_early or finished.is_updated or opened.is_first_pass)
-    has_values = finished.gradients.is_finite and finished.loss.value is not None
+    loss = finished.loss.value
+    has_values = loss is not None and (
+        fault is not None or (finished.gradients.is_finite and math.isfinite(loss))
+    )
     return (
         has_usual_end
         and _has_usual_clipping(opened.clipping)

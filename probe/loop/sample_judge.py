@@ -127,6 +127,7 @@ class SampleJudge:
                 sample.step,
                 sample.time,
                 stack=self._stack,
+                is_bad=not measured.is_quiet,
             )
 
     def _note_stack(self, stack: Sequence[RawFrame]) -> None:

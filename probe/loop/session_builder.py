@@ -277,6 +277,8 @@ def _tracker_parts(
     )
     fast = FastPath(followed, guard, size_cap_bytes=config.capture_limit_bytes)
 
+    incidents.forget_also += (judge.forget_fault, fast.ask_for_a_look)
+
     def last_step() -> int | None:
         following = fast.next_step
         return pipeline.last_step if following is None else following - 1

@@ -1,18 +1,23 @@
 """Has finished steps judged: by the detectors, by the detectors of sampled numbers, by what watches memory.
 
 The second of the three that take a step in turn: measure, judge, write. A step whose values are all finite
-waits in the `StepQueue` for a few others; one that is not is judged at once, before its update. On the
-training thread, but for what arrives late or waits: that is judged on the recorder's.
+waits in the `StepQueue` for a few others; one that is not is judged at once, before its update, unless it is
+bad as the one before and only counts in an open event: such steps wait too. On the training thread, but for
+what arrives late or waits: that is judged on the recorder's.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
 from typing import Final
 
+import numpy as np
+
 from ..actions.step_hooks import StepHooks
+from ..attach.layout import ModelLayout
 from ..attach.watched_model import WatchedModel
 from ..delivery.host_memory import MemorySample
 from ..errors import AnomalyError
@@ -20,6 +25,7 @@ from ..forensics.capture import RootCapture
 from ..guard import Guard
 from ..incidents.evidence import LateEvidence, StepEvidence
 from ..incidents.incidents import IncidentReporter
+from ..incidents.lasting import LastingFault
 from ..incidents.verdict import NOTHING_FOUND, Verdict
 from ..memory.leak_watch import LeakWatch
 from ..settings.config import Mode
@@ -76,6 +82,9 @@ class StepJudge:
         self._raises = mode == "raise"
         self._judges_each = judges_each or self._raises
         self._anomaly: AnomalyError | None = None
+        self._fault: LastingFault | None = None
+        self._fault_at: tuple[int, ModelLayout | None] = 0, None
+        """Step and layout."""
         self.queue = StepQueue(incidents, guard, arrive=self._arrive, note_alarms=samples.note_alarms)
         samples.unjudged_from = self.queue.unjudged_from
 
@@ -104,18 +113,45 @@ class StepJudge:
         measured, verdict = newest.measured, NOTHING_FOUND
         self._incidents.recent.note_mode(measured.step, is_training=self._model.root.training)
         if newest.state == "late":
+            self._fault = None
             return verdict
-        if self._judges_each or not measured.is_quiet:
-            if not (measured.is_quiet or finished.is_updated) and measured.parameter_norm is None:
+        is_quiet = measured.is_quiet
+        newest.fault = None if is_quiet else self._known_fault(finished, measured)
+        if self._judges_each or not (is_quiet or newest.fault):
+            if not (is_quiet or finished.is_updated) and measured.parameter_norm is None:
                 self._guard.run("parameter_norms", self._look_at_parameters, measured)
             verdict = self._judge(measured, self._evidence(finished, measured), self._guard)
             self.take_verdicts()
-        elif measured.has_statistics:
+        elif newest.fault or measured.has_statistics:
             newest.state = "waiting"
             newest.stack = raw_stack(sys._getframe(2), limit=_STACK_FRAMES)
+        self._fault = newest.fault or (None if finished.is_updated else verdict.lasting)
+        self._fault_at = measured.step, measured.layout
         for call in self._hooks.judged.calls:
             call(finished, measured, verdict)
         return verdict
+
+    @property
+    def fault(self) -> LastingFault | None:
+        """What was bad of the newest step, which only counted in open events; None: look at the next one."""
+        return None if self._judges_each or self._acts_on_verdicts else self._fault
+
+    def _known_fault(self, finished: FinishedStep, measured: MeasuredStep) -> LastingFault | None:
+        """The fault of the step before, if this one is bad in the same way: else it is judged by itself."""
+        fault, (step, layout) = self.fault, self._fault_at
+        if fault is None or finished.is_updated or measured.step <= step or measured.layout is not layout:
+            return None
+        loss, norms = measured.loss.value, measured.parameter_norm
+        is_same = (
+            fault.has_bad_loss == (loss is not None and not math.isfinite(loss))
+            and fault.has_bad_gradients != measured.gradients.is_finite
+            and (norms is None or fault.has_bad_parameters != bool(np.isfinite(norms).all()))
+        )
+        return fault if is_same else None
+
+    def forget_fault(self) -> None:
+        """Its events are closed: the next bad step begins others. Any thread."""
+        self._fault = None
 
     def enqueue(self, newest: QueuedStep) -> None:
         """Have a step judged that is not yet: the recorder's thread may do it from here on."""

@@ -17,6 +17,7 @@ from ..forensics.capture import RootCapture
 from ..guard import Guard
 from ..incidents.evidence import StepEvidence
 from ..incidents.incidents import IncidentReporter
+from ..incidents.lasting import LastingFault
 from ..measure.update_meter import UpdateRatios
 from ..step.frames import MeasuredStep
 from ..step.open_step import FinishedStep, LogValue, OpenStep
@@ -72,6 +73,11 @@ class StepPipeline:
     def next_step(self) -> int:
         """Number of the step that is under way, or about to begin."""
         return self._first_step if self.last_step is None else self.last_step + 1
+
+    @property
+    def fault(self) -> LastingFault | None:
+        """See `StepJudge.fault`."""
+        return self._judge.fault
 
     def begin_step(self, upcoming: int | None = None) -> None:
         """A step begins: decide what is measured of it, and when it is to be judged.

@@ -20,6 +20,7 @@ from ..detectors.base import Observation, ObservationBatch, join_batches
 from ..guard import Guard
 from ..incidents.evidence import LateEvidence, StepEvidence
 from ..incidents.incidents import IncidentReporter
+from ..incidents.lasting import LastingFault
 from ..incidents.verdict import NOTHING_FOUND, Verdict
 from ..step.frames import MeasuredStep, build_batch
 from ..threads.pieces import give_way
@@ -51,6 +52,8 @@ class QueuedStep(msgspec.Struct, eq=False):
     state: Literal["late", "waiting", "judged"]
     ended_s: float
     """Monotonic seconds."""
+    fault: LastingFault | None = None
+    """What is bad of a step that only counts in open events; None: all its values are finite."""
     is_open: bool = True
     """Whether something may still be added to its frame."""
     is_complete: bool = False
@@ -63,7 +66,7 @@ class QueuedStep(msgspec.Struct, eq=False):
 
 
 class QueuedRun(msgspec.Struct, eq=False):
-    """Successive steps that C has followed, arranged for the detectors already; all are quiet ones."""
+    """Successive steps that C has followed, arranged for the detectors already."""
 
     layout: ModelLayout
     batch: ObservationBatch
@@ -73,6 +76,8 @@ class QueuedRun(msgspec.Struct, eq=False):
     """Of the training loop when each was measured."""
     ended_s: float
     """Monotonic seconds; of the oldest."""
+    fault: LastingFault | None = None
+    """As in `QueuedStep`, of all of them."""
     state: Literal["waiting"] = "waiting"
 
     def part(self, start: int, stop: int | None = None) -> QueuedRun:
@@ -84,6 +89,7 @@ class QueuedRun(msgspec.Struct, eq=False):
             self.times[chosen],
             self.stacks[chosen],
             self.ended_s,
+            self.fault,
         )
 
 
@@ -259,12 +265,12 @@ class StepQueue:
             self._steps.remove(late)
 
     def _take_piece(self) -> tuple[list[QueuedStep | QueuedRun], int]:
-        """Take successive steps of one layout, and say how many they are."""
+        """Take successive steps of one layout, all healthy or with one fault, and say how many they are."""
         piece: list[QueuedStep | QueuedRun] = []
-        count, layout = 0, self._steps[0].layout
+        count, layout, fault = 0, self._steps[0].layout, self._steps[0].fault
         while self._steps and count < self._most:
             following = self._steps[0]
-            if following.state != "waiting" or following.layout is not layout:
+            if following.state != "waiting" or following.layout is not layout or following.fault is not fault:
                 break
             self._steps.popleft()
             if isinstance(following, QueuedRun) and count + len(following.times) > self._most:
@@ -290,7 +296,10 @@ class StepQueue:
                 batches.append(build_batch([one.measured for one in singles]))
                 times += [one.measured.time for one in singles]
                 stacks += [one.stack for one in singles]
-        verdict = self._incidents.judge_quiet(join_batches(batches), times, stacks)
+        if (fault := piece[0].fault) is not None:
+            verdict = self._incidents.count(fault, join_batches(batches), times)
+        else:
+            verdict = self._incidents.judge_quiet(join_batches(batches), times, stacks)
         for one in piece:
             if isinstance(one, QueuedStep):
                 one.state = "judged"

@@ -340,7 +340,7 @@ class StepTracker:
             look(optimizer, self._pipeline.last_step)
         if self._schedule.features.update_ratios:
             self._guard.run("measures", self._pipeline.look_after_update, optimizer)
-        self.fast.consider(optimizer, self._loop.take_newest())
+        self.fast.consider(optimizer, self._loop.take_newest(), self._pipeline.fault)
 
     def _rest_or_resume(self, optimizer: Optimizer) -> None:
         """At level off nothing is left but a count of the steps; a command has everything put back."""

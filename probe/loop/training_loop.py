@@ -210,9 +210,9 @@ class TrainingLoop(GatheredStep):
         if losses:
             self._measures.begin_own_gradients(losses[0], opened)
         if opened.captures:
-            are_finite = self.losses.are_finite(since=backward.losses)
+            are_known = self.losses.are_finite(since=backward.losses) or not self._is_news(loss=True)
             next(reversed(opened.captures)).note_backward(
-                losses, are_finite=are_finite, is_from_one=grad_tensors is None
+                losses, are_finite=are_known, is_from_one=grad_tensors is None
             )
 
     def is_asked_for(self, inputs: Any) -> bool:
@@ -342,7 +342,7 @@ class TrainingLoop(GatheredStep):
         newest = None if self._timing.is_late else self.losses.newest_on_cpu
         if self.finished_early or self._passed.are_all_of(self.open):
             return False
-        if newest is not None and not math.isfinite(newest):
+        if newest is not None and not math.isfinite(newest) and self._is_news(loss=True):
             self._finish_early(self._model.measure_gradients(), self._stage_before_unscaling())
         return False
 
@@ -368,7 +368,7 @@ class TrainingLoop(GatheredStep):
         if self._passed.are_all_of(self.open):
             return
         gradients = self.measure_gradients()
-        if isinstance(gradients, TensorStatistics) and not gradients.is_finite:
+        if isinstance(gradients, TensorStatistics) and self._are_news(gradients):
             self._finish_early(gradients)
         else:
             self.open.measured = gradients

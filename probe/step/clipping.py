@@ -5,6 +5,7 @@ Used by the step tracker on the training thread.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -36,6 +37,9 @@ def norm_after_clipping(watched: float, clipped: float, max_norm: float) -> floa
         clipped: what torch's function returned: the norm over the gradients that it was given.
         max_norm: its limit.
     """
+    if not math.isfinite(watched):
+        # torch multiplies by 0 or NaN: what was Inf or NaN is NaN.
+        return None if math.isfinite(clipped) else math.nan
     if not abs(watched - clipped) <= _SAME_NORM * watched:
         return None
     return watched * clip_coefficient(watched, max_norm)
@@ -110,6 +114,10 @@ def clip_open_step(opened: OpenStep, parameters: Sequence[nn.Parameter], max_nor
     if before is None:
         return None
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    clip_by_norm(gradients, total_norm=before, max_norm=max_norm)
-    opened.clipping = Clipping(before, before * clip_coefficient(before, max_norm))
+    if isinstance(measured, TensorStatistics) and not measured.is_finite:
+        # Clipping would spread what is not finite.
+        opened.clipping = Clipping(before, before)
+    else:
+        clip_by_norm(gradients, total_norm=before, max_norm=max_norm)
+        opened.clipping = Clipping(before, before * clip_coefficient(before, max_norm))
     return torch.tensor(before, device=gradients[0].device)

@@ -1,4 +1,4 @@
-"""Encodes the frames of healthy steps, which differ in their numbers alone, without building each of them.
+"""Encodes the frames of equal steps, which differ in their numbers alone, without building each of them.
 
 A mould is made of one raw record: what stands in its encoded frame between the numbers. With those of another
 record it gives the same bytes as `encode(frame_of(...))` does, in a third of the time; a record that has
@@ -17,14 +17,17 @@ import numpy as np
 from ...errors import WireError
 from ...wire import encode
 from .ring_format import (
+    HAS_COUNTS,
     HAS_LOSS,
     HAS_MISSING,
     HAS_NORM,
     HAS_PARAMETER_NORMS,
+    RAW_COLUMNS,
     RAW_HEAD,
     RawStep,
     Template,
     frame_of,
+    raw_scalars,
     read_raw,
 )
 
@@ -44,8 +47,8 @@ class Mould:
     """
 
     def __init__(self, template: Template, raw: RawStep) -> None:
-        scalars = raw.scalars.tolist()
-        self._present = [at for at, value in enumerate(scalars) if value == value]
+        scalars, named = raw.scalars.tolist(), raw_scalars(template, raw)
+        self._present = [at for at, name in enumerate(template.scalars) if name in named]
         self._is_known = [value == value for value in scalars]
         self._heads = [_TIME] + [_LOSS, _LOSS_RAW] * (raw.loss is not None)
         self._heads += [_NORM] * (raw.total_norm is not None) + [_SAMPLES] * bool(raw.samples)
@@ -58,10 +61,13 @@ class Mould:
         self._numbers = struct.Struct(">" + "".join(f"{len(before)}sd" for before in befores))
         self._before_numbers: list[bytes | float] = [one for before in befores for one in (before, 0.0)]
         size, first = 4 * raw.block.shape[1], RAW_HEAD.size + self._scalars.size
-        self._rows = [
-            (before, slice(first + size * row, first + size * (row + 1)))
-            for row, before in enumerate(constants[len(numbers) :])
-        ]
+        rows = [slice(first + size * row, first + size * (row + 1)) for row in range(len(raw.block) + 1)]
+        counts, self._counts = rows[len(RAW_COLUMNS) : -1], []
+        for row, counted in zip(counts, raw.block[len(RAW_COLUMNS) :], strict=True):
+            # The column is left out while every count is zero.
+            self._counts.append((row, bool(counted.any())))
+        written = [row for row in rows if (row, False) not in self._counts]
+        self._rows = list(zip(constants[len(numbers) :], written, strict=False))
         self._bytes = max((row.stop for _, row in self._rows), default=first)
 
     def press(self, fields: Sequence[float], payload: memoryview) -> bytes | None:
@@ -75,6 +81,8 @@ class Mould:
             return None
         scalars = self._scalars.unpack_from(payload, RAW_HEAD.size)
         if [value == value for value in scalars] != self._is_known:
+            return None
+        if any(any(payload[row]) is not has_some for row, has_some in self._counts):
             return None
         present = [scalars[at] for at in self._present]
         numbers = self._before_numbers.copy()
@@ -105,7 +113,8 @@ class FrameMoulds:
         template = templates.get(number)
         if template is None or flags & HAS_MISSING:
             return None
-        key = (number, count, flags & (HAS_LOSS | HAS_NORM | HAS_PARAMETER_NORMS), scalars, bool(fields[7]))
+        flags &= HAS_LOSS | HAS_NORM | HAS_PARAMETER_NORMS | HAS_COUNTS
+        key = (number, count, flags, scalars, bool(fields[7]))
         known, mould = self._moulds.get(key, (None, None))
         # Another ring gives the same numbers to templates of its own.
         if known is not template:
@@ -132,6 +141,8 @@ def _marked(raw: RawStep) -> RawStep:
     random = np.random.default_rng(0)
     time, loss, loss_raw, norm, samples = random.uniform(1.0, 2.0, 5).tolist()
     *rows, norms = random.uniform(1.0, 2.0, (len(raw.block) + 1, raw.block.shape[1])).astype("<f4")
+    for row, counted in zip(rows[len(RAW_COLUMNS) :], raw.block[len(RAW_COLUMNS) :], strict=True):
+        row *= counted.any()
     return raw._replace(
         step=_STEP,
         time=time,

@@ -10,6 +10,7 @@ metrics record by what takes it.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -27,8 +28,8 @@ PAD: Final = 0
 FRAME: Final = 1
 """The payload is an encoded `wire` record."""
 RAW: Final = 2
-"""The payload is a healthy step as C writes it: `RAW_HEAD`, further scalars, block, missing
-bitmap, norms of parameters."""
+"""The payload is a step as C writes it: `RAW_HEAD`, further scalars, block, missing bitmap, norms of
+parameters."""
 ADDITION: Final = 3
 """An encoded `Frame` with more of the step of the record before: it is merged into that one."""
 UPDATE: Final = 4
@@ -46,7 +47,10 @@ HAS_MISSING: Final = 4
 HAS_PARAMETER_NORMS: Final = 8
 HAS_UPDATE: Final = 16
 """An `UPDATE` record follows, unless the update has raised."""
+HAS_COUNTS: Final = 32
+"""The block counts NaN and Inf, too: some gradients are not finite."""
 RAW_COLUMNS: Final = ("grad_norm", "grad_max_abs", "grad_mean", "grad_std")
+COUNT_COLUMNS: Final = ("grad_nan_count", "grad_inf_count")
 _CHECK_START: Final = 0x9E3779B97F4A7C15
 _WORD: Final = 0xFFFFFFFFFFFFFFFF
 _SMALL_WORDS: Final = 1024
@@ -84,7 +88,7 @@ class RawStep(NamedTuple):
     scalars: npt.NDArray[np.float64]
     """(m,) values of `Template.scalars`; NaN where one is absent."""
     block: npt.NDArray[np.float32]
-    """(4, n) in the order of `RAW_COLUMNS`."""
+    """(4, n) in the order of `RAW_COLUMNS`, or (6, n): behind them `COUNT_COLUMNS`."""
     missing: bytes
     """`numpy.packbits` of "has no gradient"; empty when every parameter has one."""
     parameter_norm: npt.NDArray[np.float32] | None
@@ -201,7 +205,8 @@ def read_raw(payload: bytes | memoryview) -> RawStep:
     fields = RAW_HEAD.unpack_from(payload)
     step, time, template, count, loss, loss_raw, norm, samples, flags, scalars, elements = fields[:11]
     block_at = RAW_HEAD.size + 8 * scalars
-    missing_at = block_at + 16 * count
+    rows = len(RAW_COLUMNS) + (len(COUNT_COLUMNS) if flags & HAS_COUNTS else 0)
+    missing_at = block_at + 4 * rows * count
     missing_bytes = (count + 7) // 8 if flags & HAS_MISSING else 0
     norms_at = missing_at + missing_bytes
     norms_bytes = 4 * count if flags & HAS_PARAMETER_NORMS else 0
@@ -217,7 +222,7 @@ def read_raw(payload: bytes | memoryview) -> RawStep:
         samples=samples,
         input_elements=elements,
         scalars=np.frombuffer(payload, "<f8", scalars, RAW_HEAD.size),
-        block=np.frombuffer(payload, "<f4", 4 * count, block_at).reshape(4, count),
+        block=np.frombuffer(payload, "<f4", rows * count, block_at).reshape(rows, count),
         missing=bytes(payload[missing_at:norms_at]),
         parameter_norm=np.frombuffer(payload, "<f4", count, norms_at) if norms_bytes else None,
         has_update=bool(flags & HAS_UPDATE),
@@ -249,11 +254,10 @@ def read_update(payload: bytes | memoryview) -> RawUpdate:
 
 def raw_scalars(template: Template, raw: RawStep) -> dict[str, float]:
     """Return the further scalars that a raw record has, by name."""
-    return {
-        name: value
-        for name, value in zip(template.scalars, raw.scalars.tolist(), strict=False)
-        if value == value
-    }
+    values = dict(zip(template.scalars, raw.scalars.tolist(), strict=False))
+    # What clipping has left may be NaN.
+    present = () if math.isnan(values.get("clip_fired", math.nan)) else ("grad_norm_clipped",)
+    return {name: value for name, value in values.items() if value == value or name in present}
 
 
 def frame_of(template: Template, raw: RawStep) -> Frame:
@@ -267,7 +271,8 @@ def frame_of(template: Template, raw: RawStep) -> Frame:
         scalars["samples"] = raw.samples
     columns = [
         Column(name=name, dtype="f4", data=row.tobytes())
-        for name, row in zip(RAW_COLUMNS, raw.block, strict=True)
+        for name, row in zip((*RAW_COLUMNS, *COUNT_COLUMNS), raw.block, strict=False)
+        if name in RAW_COLUMNS or row.any()
     ]
     if raw.parameter_norm is not None:
         columns.append(Column(name="parameter_norm", dtype="f4", data=raw.parameter_norm.tobytes()))

@@ -1,4 +1,4 @@
-/* A healthy step of an armed training loop: a part of kernel.c, called by Python with its lock held.
+/* A healthy step of an armed training loop, or one whose fault is known and lasts: a part of kernel.c, called by Python with its lock held.
  *
  * Five callbacks (forward, backward and the optimizer's step, before and after) keep references alone and, before
  * the update, measure all gradients and append one RAW record to the ring. Whatever is not as it was learned makes

@@ -70,9 +70,9 @@ static int read_loss(Object *loss, HotCall *call) {
         return type_of(loss) == hot_api.tensor_type && !hot_api.numel(handle_of(loss), &count) && count == 1 &&
                !hot_api.device_type(handle_of(loss), &device) && is_known_device(device);
     }
-    if (!read_scalar(loss, &call->raw) || !isfinite(call->raw)) return 0;
+    if (!read_scalar(loss, &call->raw) || !isfinite(call->raw) != hot_loop.bad_loss) return 0;
     call->value = call->raw;
-    return !hot.scaled || (read_scalar(hot.unscaled, &call->value) && isfinite(call->value));
+    return !hot.scaled || (read_scalar(hot.unscaled, &call->value) && !isfinite(call->value) == hot_loop.bad_loss);
 }
 
 static Object *only_loss(Object *given) {

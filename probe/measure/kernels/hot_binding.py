@@ -117,6 +117,7 @@ class HotLoop(ctypes.Structure):
         *[(name, _Int) for name in ("parameter_count", "frozen_count")],
         *[(name, _Int) for name in ("micro_steps", "clips", "is_distributed")],
         ("reads_losses", _Int),
+        *[(name, _Int) for name in ("bad_loss", "bad_gradients", "bad_parameters")],
         *[(name, _Int) for name in ("input_limit_bytes", "output_limit_bytes")],
         ("micro", HotMicroStep * MAX_MICRO_STEPS),
         ("thread", ctypes.c_ulong),

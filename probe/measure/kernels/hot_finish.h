@@ -1,13 +1,13 @@
 /* The end of a followed step, before and after its update: a part of hot.h. */
 
-/* Measure all gradients; 0 where some cannot be read by pointer, or are not finite. */
+/* Measure all gradients; 0 where some cannot be read by pointer, or where they are finite, or not, unlike learned. */
 static int measure_gradients(void) {
     Job job = {.count = hot_loop.parameter_count, .pointers = hot_memory.pointers, .sizes = hot_memory.sizes,
                .kinds = hot_memory.kinds, .block = hot_memory.block};
     if (!find_gradients(&job)) return 0;
     measure_held(&job);
     hot.total_norm = job.missing < job.count ? job.total_norm : NAN;
-    return job.nonfinite == 0;
+    return (job.nonfinite != 0) == hot_loop.bad_gradients;
 }
 
 /* before_clip(): measures the gradients before torch clips them; False for the slow way. None where the step has

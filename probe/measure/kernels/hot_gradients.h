@@ -164,5 +164,5 @@ static int measure_parameters(void) {
                .kinds = hot_memory.parameter_kinds, .block = hot_memory.parameter_block};
     if (!find_parameters()) return 0;
     nanscope_statistics(&job);
-    return job.nonfinite == 0;
+    return (job.nonfinite != 0) == hot_loop.bad_parameters;
 }

@@ -5,7 +5,7 @@
 enum { RING_HEADER = 4096, RECORD_HEADER = 24, RAW_HEAD = 128 };
 enum { KIND_PAD = 0, KIND_RAW = 2 };
 enum { CAPACITY = 2, HEAD, TAIL, NEXT_SEQ, FILE_DESCRIPTOR, DROPPED, WRITE_ERRORS, WANTED, BUSY = 13, DEVICE = 32, INODE };
-enum { HAS_LOSS = 1, HAS_NORM = 2, HAS_MISSING = 4, HAS_PARAMETER_NORMS = 8, HAS_UPDATE = 16 };
+enum { HAS_LOSS = 1, HAS_NORM = 2, HAS_MISSING = 4, HAS_PARAMETER_NORMS = 8, HAS_UPDATE = 16, HAS_COUNTS = 32 };
 
 static uint64_t checksum(const uint8_t *record, int64_t bytes) {
     uint64_t sum = 0x9E3779B97F4A7C15ull, weight = 1, word;
@@ -181,6 +181,7 @@ static int read_scalars(double *values) {
 
 /* Write the record of the step that is about to be updated; 0 where the ring has no room for it. */
 static int append_step(const double *rates, int64_t started) {
+    const int64_t rows = hot_loop.bad_gradients ? ROWS : STD + 1; /* NaN and Inf are counted where there are some */
     const int64_t n = hot_loop.parameter_count, scalars = OWN_SCALARS + hot_loop.rate_count + hot_loop.scalar_count + !!hot_loop.is_distributed;
     double further[MAX_SCALARS], samples = 0.0;
     if (!read_scalars(further)) return 0;
@@ -192,7 +193,8 @@ static int append_step(const double *rates, int64_t started) {
     if (missing < n) flags |= HAS_NORM;
     if (is_norms_step()) flags |= HAS_PARAMETER_NORMS;
     if (is_ratios_step(hot.step)) flags |= HAS_UPDATE;
-    int64_t payload = RAW_HEAD + 8 * scalars + 16 * n + (missing ? (n + 7) / 8 : 0) + (is_norms_step() ? 4 * n : 0);
+    if (hot_loop.bad_gradients) flags |= HAS_COUNTS;
+    int64_t payload = RAW_HEAD + 8 * scalars + 4 * rows * n + (missing ? (n + 7) / 8 : 0) + (is_norms_step() ? 4 * n : 0);
     int64_t bytes = RECORD_HEADER + (payload + 7) / 8 * 8;
     uint8_t *record = reserve(hot_loop.ring, bytes);
     if (record == NULL) return 0;
@@ -219,7 +221,7 @@ static int append_step(const double *rates, int64_t started) {
     put(&place, rates, (size_t)hot_loop.rate_count * 8);
     put(&place, further, (size_t)hot_loop.scalar_count * 8);
     if (hot_loop.is_distributed) put_double(&place, hot.before_backward_ns ? (double)hot.before_backward_ns / 1e9 : NAN);
-    for (int row = NORM; row <= STD; row++) put_row(&place, hot_memory.block + row * n, n);
+    for (int row = NORM; row < rows; row++) put_row(&place, hot_memory.block + row * n, n);
     if (missing) put_missing(&place, n);
     if (is_norms_step()) put_row(&place, hot_memory.parameter_block + NORM * n, n);
     const int64_t end = now_ns(), step_ns = end - hot.last_end_ns;

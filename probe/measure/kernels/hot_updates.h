@@ -130,7 +130,7 @@ static void measure_update(void) {
         changes += change * change;
         lengths += one->norm * one->norm;
         if (one->norm == 0.0) continue;
-        updates.ratios[i] = change / one->norm;
+        updates.ratios[i] = isnan(change / one->norm) ? NAN : change / one->norm; /* of one bit pattern */
         hot_memory.kinds[i] = one->kind;
     }
     const int64_t payload = UPDATE_HEAD + 8 * count + (count + 7) / 8;

@@ -58,7 +58,7 @@ def samples_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("probe.loop.sample_judge.build_sample", lambda measured, **how: made)
 
 
-MEASURED: Any = SimpleNamespace(time=1.0)
+MEASURED: Any = SimpleNamespace(time=1.0, is_quiet=True)
 
 
 def functions(stack: Sequence[RawFrame]) -> list[str]:
