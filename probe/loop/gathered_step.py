@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..attach.hooks import is_only_listener
 from ..attach.watched_model import WatchedModel
 from ..forensics.capture import RootCapture
 from ..forensics.loss.loss_terms import LossTerms
@@ -84,10 +85,15 @@ class GatheredStep:
         """Whether a loss or gradients that are not finite are to be judged at once: the update may not come.
 
         Not where the step before was bad in the same way, and only counted in an event that is open: then
-        this one ends as a healthy one does.
+        this one ends as a healthy one does. What is trained beside others is numbered by its early verdict.
         """
         fault = self._pipeline.fault
-        return fault is None or fault.has_bad_loss < loss or fault.has_bad_gradients < gradients
+        return (
+            fault is None
+            or not is_only_listener()
+            or fault.has_bad_loss < loss
+            or fault.has_bad_gradients < gradients
+        )
 
     def _are_news(self, gradients: TensorStatistics) -> bool:
         """The same of gradients that may be finite."""
