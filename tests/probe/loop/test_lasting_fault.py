@@ -211,7 +211,9 @@ def test_a_short_recovery_in_between_is_one_event(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("in_c", [True, False])
-def test_what_was_cleared_begins_anew(tmp_path: Path, in_c: bool) -> None:
+def test_what_was_cleared_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_c: bool) -> None:
+    monkeypatch.chdir(tmp_path)  # a report is written there
+
     def act(training: Training) -> None:
         stay_bad(training, 40)
         training.run.clear()
