@@ -9,12 +9,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
-from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from ..delivery.recorder.recorder import Recorder
@@ -36,14 +34,12 @@ from ..threads.stacks import RawFrame, capture_stack, format_loop_stack
 from ..wire import Event, RunStart, Stacks
 from .consequences import NONFINITE, WarnedSteps, fold_nonfinite
 from .error_events import ErrorEvents
-from .event_bundles import EventBundles
 from .event_writer import evidence_of
 from .evidence import LateEvidence, StepEvidence
 from .failure_texts import TEXT_LIMIT
 from .lasting import LastingFault, count_steps, lasting_fault
 from .moved_before import NOTHING_BEFORE, Before, known_of, look_before, moved_before
 from .replays import locate_origin, replay_fields, why_no_replay
-from .seen_errors import SeenErrors
 from .verdict import NOTHING_FOUND, Verdict, first_critical, is_alarming, suspicion_of
 
 if TYPE_CHECKING:
@@ -61,8 +57,7 @@ class IncidentReporter(ErrorEvents):
     def __init__(
         self, start: RunStart, model: str, *, config: ProbeConfig, recorder: Recorder, guard: Guard
     ) -> None:
-        super().__init__(start, model, config=config, recorder=recorder)
-        self._guard = guard
+        super().__init__(start, model, config=config, recorder=recorder, guard=guard)
         self.lock = threading.RLock()
         """Held by who judges, for two milliseconds at a time as long as nothing is found."""
         self._detectors = DetectorBank(config.thresholds, pause=give_way)
@@ -80,7 +75,6 @@ class IncidentReporter(ErrorEvents):
         """Whether the newest event of a NaN or Inf was judged too late for a replay."""
         self._nonfinite_step: int | None = None
         """The newest step whose loss or gradients were not finite."""
-        self._bundles = EventBundles(recorder, start, config)
         self._looks = 0
         self.optimizers: Callable[[], Sequence[Optimizer]] = tuple
         """Gives those that were seen to update the model."""
@@ -331,43 +325,6 @@ class IncidentReporter(ErrorEvents):
             self._recorder.event(event)
         return begun
 
-    def exception(
-        self,
-        error: BaseException,
-        trace: TracebackType | None,
-        *,
-        step: int,
-        time: float,
-        evidence: StepEvidence | None = None,
-        model: nn.Module | None = None,
-        optimizers: Sequence[Optimizer] = (),
-        samples: int | None = None,
-        errors: SeenErrors,
-    ) -> Event:
-        """Write the event of an exception that leaves the training script; a logger of the user's gets it.
-
-        Args:
-            error: the exception.
-            trace: its traceback.
-            step: number of the step under way.
-            time: UNIX seconds.
-            evidence: of the forward that raised it, where one did.
-            model: the naming root, and
-            optimizers: those that update it: to say what was alive when memory ran out.
-            samples: of the step under way, where they are known.
-            errors: those that have an event: where this one has, that event becomes critical.
-        """
-        fields = self._described(error, trace, step=step, model=model, optimizers=optimizers, samples=samples)
-        is_new = errors.event_of(error) is None
-        repetition = self._repetition(fields["kind"], fields["subject"], step) if is_new else 0
-        event = self._new_event(step=step, time=time, ended=True, repetition=repetition, **fields)
-        event = errors.take_over(error, event)
-        if event.noticed_at is None:  # else a device has failed, of which nothing more is asked
-            event = self._with_bundle(event, evidence)
-        # Python itself prints it: nobody but a logger of the user's own is told.
-        self.write(event, is_new=self._config.logger is not None)
-        return event
-
     @property
     def replays(self) -> int:
         """How many steps took longer so far for a replay, a bundle or a look at all objects."""
@@ -453,16 +410,6 @@ class IncidentReporter(ErrorEvents):
             # Else the ranks that it was spread to could use up the bundles that the run may have.
             return event, replay
         return self._with_bundle(event, evidence), replay
-
-    def _with_bundle(self, event: Event, evidence: StepEvidence | LateEvidence | None) -> Event:
-        """Have the bundle of a critical event written, unless its update is made; return the event."""
-        if event.severity != "critical" or isinstance(evidence, LateEvidence):
-            return event
-        return self._bundles.add(event, evidence, self._guard)
-
-    def bundle(self, event: Event, evidence: StepEvidence | None) -> Event:
-        """Have the bundle written that was asked for with an event; return the event, which says where."""
-        return self._bundles.add(event, evidence, self._guard, is_asked=True)
 
     def _known(
         self,
