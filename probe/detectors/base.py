@@ -48,7 +48,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservationBatch:
-    """Successive steps of one layout, every loss, gradient and parameter of them finite."""
+    """Successive steps of one layout, all values of them finite, or bad in one and the same way."""
 
     steps: Sequence[int]
     losses: Sequence[float | None]

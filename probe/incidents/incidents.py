@@ -122,13 +122,8 @@ class IncidentReporter(ErrorEvents):
         """Detect, write and log what is wrong at a step, whose update has not been made as a rule."""
         replays = self.replays
         self.recent.note(observation)
-        findings = self._detectors.observe(observation)
+        findings = _merged(self._detectors.observe(observation))
         jumped = self.recent.note_jumps(self._detectors.take_jumps())
-        if findings:
-            # What they mean together is asked of few steps.
-            from ..detectors.verdicts import merge_nonfinite
-
-            findings = merge_nonfinite(findings)
         if evidence.was_scaled:
             findings = self._scaler.judge(findings, observation, scale=evidence.loss_scale)
         kinds = frozenset(finding.kind for finding in findings)
@@ -160,8 +155,24 @@ class IncidentReporter(ErrorEvents):
             lasting=lasting,
         )
 
-    def count(self, fault: LastingFault, batch: ObservationBatch, times: Sequence[float]) -> Verdict:
-        """Count successive steps that are bad as those before them, and only count in open events."""
+    def count(
+        self,
+        fault: LastingFault,
+        batch: ObservationBatch,
+        times: Sequence[float],
+        stacks: Sequence[Sequence[RawFrame]],
+    ) -> Verdict:
+        """Count successive steps that are bad as those before them; judge what is finite of them.
+
+        Args:
+            fault: what all of them have. Its events may have been cleared meanwhile.
+            batch: the steps.
+            times: UNIX seconds of each.
+            stacks: of the training loop, when each was measured.
+        """
+        is_open = None not in self._running(fault.nonfinite)
+        if not (is_open and fault.is_whole):
+            return self.judge_quiet(batch, times, stacks, known=fault.nonfinite if is_open else ())
         self.recent.note(batch)
         self._scaler.note_updates()
         self._detectors.pass_bad(batch)
@@ -211,6 +222,10 @@ class IncidentReporter(ErrorEvents):
         if all(event.id != noted.id for event in begun):
             self._recorder.event(msgspec.structs.replace(noted, message=settled(noted.message), ended=True))
 
+    def _running(self, findings: Sequence[Finding]) -> list[Event | None]:
+        """The open event of each one's kind."""
+        return [self._episodes.running(self._model, finding.kind) for finding in findings]
+
     def _can_tell_more(self, observation: Observation, evidence: StepEvidence | LateEvidence) -> bool:
         """Whether the origin that the running event lacks may be found: then an event of its own is due."""
         if isinstance(evidence, LateEvidence) or not self._awaits_origin:
@@ -219,14 +234,20 @@ class IncidentReporter(ErrorEvents):
         return (norms := observation.parameter_norm) is None or bool(np.isfinite(norms).all())
 
     def judge_quiet(
-        self, batch: ObservationBatch, times: Sequence[float], stacks: Sequence[Sequence[RawFrame]]
+        self,
+        batch: ObservationBatch,
+        times: Sequence[float],
+        stacks: Sequence[Sequence[RawFrame]],
+        *,
+        known: Sequence[Finding] = (),
     ) -> Verdict:
-        """Detect, write and log what is wrong at successive steps whose values are all finite.
+        """Detect, write and log what is wrong at successive steps: all values are finite, or known not to be.
 
         Args:
             batch: the steps.
             times: UNIX seconds of each.
             stacks: of the training loop, when each was measured.
+            known: what is not finite of each, and only counts in an event that is open.
         """
         self.recent.note(batch)
         self._scaler.note_updates()
@@ -238,7 +259,8 @@ class IncidentReporter(ErrorEvents):
             self._new_tasks.note_quiet(batch)
             return NOTHING_FOUND if suspicion is None else Verdict(suspicion=suspicion)
         for index, time in enumerate(times):
-            findings = found.get(index, [])
+            if findings := _merged(found.get(index, [])):
+                findings = [*known, *(one for one in findings if not known or one.kind not in NONFINITE)]
             moment: _Moment = time, LateEvidence(stacks[index])
             judged = JudgedStep.at(batch, index, findings, moment)
             begun, alarming = self._write_judged(judged)
@@ -289,8 +311,7 @@ class IncidentReporter(ErrorEvents):
         begun = self._track(self._episodes, findings, step, time, evidence)
         for event in begun:
             self._announce(event)
-        running = [self._episodes.running(self._model, finding.kind) for finding in findings]
-        self.warned.note(step, findings, running)
+        self.warned.note(step, findings, self._running(findings))
         if any(finding.kind in NONFINITE for finding in findings):
             self._nonfinite_step = step
         return begun
@@ -459,3 +480,12 @@ class IncidentReporter(ErrorEvents):
 
     def _why_no_replay(self, finding: Finding, evidence: StepEvidence | LateEvidence) -> str | None:
         return why_no_replay(finding, evidence, self._config, replays=self._replays)
+
+
+def _merged(findings: list[Finding]) -> list[Finding]:
+    if not findings:
+        return findings
+    # What they mean together is asked of few steps.
+    from ..detectors.verdicts import merge_nonfinite
+
+    return merge_nonfinite(findings)

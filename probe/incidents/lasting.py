@@ -1,7 +1,7 @@
 """A fault that lasts: steps that are bad as those before them, and only count in events that are open.
 
-Nothing new is to be found at such a step, so it needs neither evidence nor detectors. The judge asks for a
-`LastingFault` after each bad step and compares the next one with it; `incidents.py` counts, under its lock.
+Such a step needs no evidence, and no detectors if both its loss and its gradients are bad. The judge asks for
+a `LastingFault` after each bad step and compares the next one with it; `incidents.py` counts, under its lock.
 """
 
 from __future__ import annotations
@@ -32,6 +32,16 @@ class LastingFault:
     has_bad_loss: bool
     has_bad_gradients: bool
     has_bad_parameters: bool
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether loss and gradients are bad, and nothing else was found: detectors have nothing to see."""
+        return self.has_bad_loss and self.has_bad_gradients and self.nonfinite == self.findings
+
+    @property
+    def nonfinite(self) -> tuple[Finding, ...]:
+        """What says that values are not finite."""
+        return tuple(finding for finding in self.findings if finding.kind in NONFINITE)
 
 
 def bad_parts(fault: LastingFault | None) -> tuple[int, int, int]:
@@ -78,7 +88,7 @@ def count_steps(
     """Count steps in the events that are open, and yield those that are to be written again.
 
     Args:
-        fault: what each of the steps has. What was cleared meanwhile is counted no more.
+        fault: what each of the steps has.
         batch: the steps.
         times: UNIX seconds of each.
         episodes: of the steps' detectors.

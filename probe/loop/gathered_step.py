@@ -49,6 +49,8 @@ class GatheredStep:
         self._free_since_ns = 0
         """When the newest backward or step ended; 0 before the first."""
         self._has_called_root = self._is_trained_in_parts = False
+        self._loses_gradients = False
+        """Whether the script has dropped those of a bad step, and no hook told of it."""
 
     def log(self, values: Mapping[str, LogValue]) -> bool:
         """Give values to the open step; False where it has had no backward yet."""
@@ -90,6 +92,7 @@ class GatheredStep:
         fault = self._pipeline.fault
         return (
             fault is None
+            or self._loses_gradients
             or not is_only_listener()
             or fault.has_bad_loss < loss
             or fault.has_bad_gradients < gradients

@@ -297,7 +297,7 @@ class StepQueue:
                 times += [one.measured.time for one in singles]
                 stacks += [one.stack for one in singles]
         if (fault := piece[0].fault) is not None:
-            verdict = self._incidents.count(fault, join_batches(batches), times)
+            verdict = self._incidents.count(fault, join_batches(batches), times, stacks)
         else:
             verdict = self._incidents.judge_quiet(join_batches(batches), times, stacks)
         for one in piece:

@@ -134,16 +134,15 @@ class TrainingLoop(GatheredStep):
             self._finish_unseen()
 
     def finish_last(self) -> None:
-        """The session ends: so does a step that no forward follows, and whose update no hook told of.
-
-        Also one of a model that has had steps, and was never updated.
-        """
+        """The session ends: so does a step whose update no hook told of, or that had none as those before."""
         if not self.open.backwards or self.backward is not None:
             return
         if self._model.was_updated_unseen():
             if self._model.takes_unseen_update_for_a_step():
                 self._finish_unseen()
             return
+        if self._pipeline.fault is not None:
+            self.look_before_clearing()  # it was no news, and has waited for its update
         is_idle = self._newest is not None and not (self.counter.updates or self.finished_early)
         if is_idle and not self._were_passed_through():
             self._finish_without_update()
@@ -299,6 +298,7 @@ class TrainingLoop(GatheredStep):
         step = self.counter.at_early_verdict(since=number)
         cleared = self.open.cleared
         gradients = self._model.unknown_gradients() if cleared is None else cleared
+        self._loses_gradients |= cleared is None and self._pipeline.fault is not None
         self._finish(stage_optimizer=None, step=step, gradients=gradients)
         self.counter.close(step)
         self._pipeline.complete_newest()

@@ -64,6 +64,30 @@ class SkippedByNorm(Training):
         return loss
 
 
+class SkippedByLoss(Training):
+    """Makes no update of a loss that is not finite; its backward has been made."""
+
+    def clears(self) -> None:
+        self.optimizer.zero_grad()
+
+    def step(self, *changes: Any) -> torch.Tensor:
+        inputs, targets = self.batch()
+        self.clears()
+        loss = F.cross_entropy(self.model(inputs), targets)
+        loss.backward()
+        if torch.isfinite(loss):
+            self.optimizer.step()
+        return loss
+
+
+class ClearedByHand(SkippedByLoss):
+    """And drops gradients itself."""
+
+    def clears(self) -> None:
+        for parameter in self.model.parameters():
+            parameter.grad = None
+
+
 def poison(training: Training, value: float = math.nan) -> None:
     """Make one weight bad; all of them are after the next update."""
     with torch.no_grad():
@@ -144,7 +168,7 @@ def test_bad_steps_that_c_follows_are_recorded_as_in_the_slow_way(tmp_path: Path
     assert len(counts) == 45
 
 
-@pytest.mark.parametrize("kind", [*KINDS.values(), ScaledAndClipped, SkippedByNorm])
+@pytest.mark.parametrize("kind", [*KINDS.values(), ScaledAndClipped, SkippedByNorm, SkippedByLoss])
 def test_few_steps_of_a_lasting_fault_are_judged_by_themselves(
     judged_alone: list[int], kind: type[Training]
 ) -> None:
@@ -152,6 +176,46 @@ def test_few_steps_of_a_lasting_fault_are_judged_by_themselves(
         judged_alone.clear()
         stay_bad(training)
     assert 1 <= len(judged_alone) <= 3
+
+
+@pytest.mark.parametrize("kind", [SkippedByNorm, SkippedByLoss, ClearedByHand])
+def test_steps_whose_update_is_left_out_are_recorded_whole(tmp_path: Path, kind: type[Training]) -> None:
+    journal, _ = recorded(tmp_path, stay_bad, in_c=True, kind=kind)
+    bad = [frame for frame in journal.frames if frame.step >= ARMED_AT + 5]
+    assert [frame.step for frame in bad] == list(range(ARMED_AT + 5, ARMED_AT + 65))
+    assert all(math.isnan(frame.scalars["loss"]) for frame in bad)
+    unknown = [frame for frame in bad if "grad_nan_count" not in {column.name for column in frame.columns}]
+    # That gradients are dropped by hand is known from the second one on.
+    assert len(unknown) <= (kind is ClearedByHand)
+    (event,) = events_of(journal)
+    assert (event.count, event.last_step) == (60, ARMED_AT + 64)
+
+
+@pytest.mark.parametrize("in_c", [True, False])
+def test_what_is_finite_of_bad_steps_is_judged(tmp_path: Path, in_c: bool) -> None:
+    def act(training: Training) -> None:
+        training.steps(40, lambda loss: loss + math.nan)
+        assert training.is_followed is in_c
+        training.steps(40, lambda loss: loss * 0 + math.nan)
+
+    journal, _ = recorded(tmp_path, act, in_c=in_c)
+    (event,) = events_of(journal)
+    assert event.count == 80
+    assert {one.kind for one in journal.events if one.severity == "warning"} == {"zero_gradient"}
+
+
+def test_steps_that_count_in_no_event_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a report is written there
+
+    def act(training: Training) -> None:
+        stay_bad(training, 40)
+        assert training.run._incidents is not None
+        training.run._incidents.forget_also.clear()  # as if it came while the next steps are arranged
+        training.run.clear()
+        training.steps(20)
+
+    first, second = events_of(recorded(tmp_path, act, in_c=True)[0])
+    assert (first.count, second.step, second.count) == (40, ARMED_AT + 45, 20)
 
 
 def test_a_loss_that_is_known_to_be_bad_is_not_examined_again(

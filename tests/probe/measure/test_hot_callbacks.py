@@ -128,6 +128,7 @@ class Training:
             rates=self.rates,
             autocast=((), True),
             is_late=False,
+            fault=None,
         )
         self.places = self._places() if ratios_every else None
         plan = Plan(
