@@ -31,6 +31,7 @@ pytestmark = [
     pytest.mark.usefixtures("nothing_switched_off", "one_thread"),
 ]
 
+BAD_AT = 101
 LEARNED = ARMED_AFTER + 4
 """After so many bad steps C follows them."""
 
@@ -152,7 +153,7 @@ def test_bad_steps_that_c_follows_are_recorded_as_in_the_slow_way(tmp_path: Path
 
     def act(training: Training) -> None:
         nonlocal followed
-        training.steps(41)  # no update is looked at until step 150: NaN has other bits there
+        training.steps(BAD_AT - ARMED_AT)  # no update is looked at until step 150: NaN has other bits there
         poison(training)
         training.steps(45)
         if training.is_followed:
@@ -161,8 +162,8 @@ def test_bad_steps_that_c_follows_are_recorded_as_in_the_slow_way(tmp_path: Path
     journal = assert_same(tmp_path, act, kind=KINDS[kind])
     assert followed >= 45 - LEARNED - 2, why_not()
     (event,) = events_of(journal)
-    assert (event.step, event.count, event.last_step) == (ARMED_AT + 41, 45, ARMED_AT + 85)
-    bad = [frame for frame in journal.frames if frame.step >= ARMED_AT + 41]
+    assert (event.step, event.count, event.last_step) == (BAD_AT, 45, BAD_AT + 44)
+    bad = [frame for frame in journal.frames if frame.step >= BAD_AT]
     assert all(math.isnan(frame.scalars["loss"]) for frame in bad if "loss" in frame.scalars)
     counts = [column for frame in bad for column in frame.columns if column.name == "grad_nan_count"]
     assert len(counts) == 45
