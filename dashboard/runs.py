@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -35,10 +34,7 @@ from probe.wire.bundle_format import DESCRIPTION, SPOOL, check_folder
 from .errors import NotASpoolError, UnknownRunError
 from .page.views.event_facts import event_order
 
-LACKED: Final = "(deleted at its cap, lost or damaged)"
-"""Why a journal may lack records."""
-_SHOWN_RUNS = 5
-_LISTED_RUNS = 40
+_SHOWN_RUNS, _LISTED_RUNS = 5, 40
 _CELL = re.compile(r" \[\d+\]\Z")
 _WRITER = re.compile(r"\d+-\d+\Z|host-")
 
@@ -171,6 +167,11 @@ def no_such_member(run: str, member: int, models: int) -> UnknownRunError:
     return UnknownRunError(
         f"The run {run} has no model {member}; choose one from 0 to {models - 1:,} with `--member`."
     )
+
+
+def lacks_records(count: int) -> str:
+    """Say of a journal that so many records are not in it, and why that may be."""
+    return f"lacks {count:,} record{'s' * (count != 1)} (deleted at its cap, lost or damaged)"
 
 
 def problem_lines(runs: Sequence[RunFolder], *, spool: Path | None = None) -> Iterator[str]:

@@ -19,7 +19,7 @@ from ..comparison.journal_steps import JournalRank, open_rank, read_steps
 from ..comparison.parting import Parting, find_parting
 from ..comparison.sentences import layout_sentences, parting_sentences
 from ..errors import DashboardError, UnknownRunError
-from ..runs import LACKED, RunFolder, no_such_member, printable, resolve_run
+from ..runs import RunFolder, lacks_records, no_such_member, printable, resolve_run
 from .diff_ops import compare_ops
 
 
@@ -138,7 +138,7 @@ def text_lines(found: RunDifference) -> Iterator[str]:
     yield from map(printable, layout_sentences(found.layout))
     for which, count in zip(("first", "second"), found.unreadable, strict=True):
         if count:
-            yield f"The journal of the {which} run lacks {count:,} records {LACKED}."
+            yield f"The journal of the {which} run {lacks_records(count)}."
     yield from _table(found.facts)
 
 

@@ -25,7 +25,15 @@ from probe.wire.event_texts import headline, kind_label, led_to_it
 
 from ..errors import DashboardError, UnknownRunError
 from ..page.views import event_facts as facts
-from ..runs import LACKED, JournalEvents, RunFolder, no_such_member, printable, read_events, resolve_runs
+from ..runs import (
+    JournalEvents,
+    RunFolder,
+    lacks_records,
+    no_such_member,
+    printable,
+    read_events,
+    resolve_runs,
+)
 from .stored_events import StoredEvents, has_no_events, stored_events, with_newer
 
 _READ_AGAIN_BYTES: Final = 64 * 1024**2
@@ -152,7 +160,7 @@ def notices(found: LoadedEvents) -> Iterator[str]:
     stored = found.stored
     if stored is None:
         return
-    what = f"The journal lacks {found.unreadable:,} records {LACKED}"
+    what = f"The journal {lacks_records(found.unreadable)}"
     if not found.runs:
         what = "The journals of the run are gone"
     elif not found.unreadable:

@@ -24,7 +24,7 @@ from ..export.trackers.tensorboard_files import write_tensorboard
 from ..export.trackers.tracked_run import require_package, tracked_run
 from ..export.trackers.wandb_run import write_wandb
 from ..ingest.reading import read_runs, unnamed_steps
-from ..runs import LACKED, RunFolder, no_such_member, resolve_run
+from ..runs import RunFolder, lacks_records, no_such_member, resolve_run
 from ..store.duck import DuckStore
 from ..store.members import members_of
 from .stored_notes import stored_notes
@@ -160,7 +160,7 @@ def _opened(run: RunFolder, notice: Callable[[str], None]) -> Iterator[DuckStore
     for sentence in said:
         notice(f"{sentence}.")
     if report.missing:
-        notice(f"The journal lacks {report.missing:,} records {LACKED}; the file says so.")
+        notice(f"The journal {lacks_records(report.missing)}; the file says so.")
 
 
 def _take_notes(store: DuckStore, run: str, data: Path | None, notice: Callable[[str], None]) -> None:

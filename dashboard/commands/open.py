@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..errors import UnknownRunError
 from ..ingest.reading import read_runs, unnamed_steps
-from ..runs import LACKED, RunFolder, problem_lines, resolve_runs
+from ..runs import RunFolder, lacks_records, problem_lines, resolve_runs
 from ..serving.running import STORE_VARIABLE
 from ..serving.serve import serve
 from ..store.duck import DuckStore
@@ -60,7 +60,7 @@ def _fill(data: Path, runs: list[RunFolder], *, notice: Callable[[str], None]) -
         reports = {path.name: report for path, report in read_runs(store, [run.path for run in runs])}
         for run, report in reports.items():
             if report.missing:
-                notice(f"The journal of {run} lacks {report.missing:,} records {LACKED}.")
+                notice(f"The journal of {run} {lacks_records(report.missing)}.")
             for said in (*report.odd_files, *unnamed_steps(store, run)):
                 notice(f"{said}.")
     finally:

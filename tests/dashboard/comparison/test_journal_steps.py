@@ -139,7 +139,7 @@ def test_damaged_record_is_said_and_the_rest_compared(
     found = difference(tmp_path, monkeypatch, "one", "two")
     assert found.is_equal and found.unreadable == (0, 1)
     said = "\n".join(text_lines(found))
-    assert "records of the second run's journal: 1." in said
+    assert "The journal of the second run lacks 1 record (deleted" in said
     assert "equal in all 49 steps" in said and "In the first run only, and not compared: step 24" in said
 
 
