@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.convert_frame import register_bytecode_hook
 from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import counters
 
@@ -87,10 +90,18 @@ def a_part(model: Net, backend: Any) -> Callable[[Tensor], Tensor]:
 
 
 def compiled(model: Net, compile_it: Callable[..., Callable[..., Tensor]], attach_at: int | None) -> Any:
-    """What dynamo made of twelve steps: frames, ops, breaks, recompilations."""
+    """What dynamo made of twelve steps: frames, ops, their functions, breaks, recompilations."""
     torch._dynamo.reset()
     counters.clear()
     counter, key = CompileCounter(), None
+    functions: list[str] = []
+
+    def note(code: CodeType, _: CodeType) -> None:
+        functions.append(code.co_qualname)
+
+    hook = register_bytecode_hook(note)
+    # A callback of the collector (Hypothesis leaves one) is compiled where it strikes in a forward.
+    callbacks, gc.callbacks[:] = gc.callbacks.copy(), []
     run = compile_it(model, counter) if attach_at != -1 else None
     for step in range(12):
         if attach_at == max(step, -1) or (attach_at == -1 and step == 0):
@@ -101,8 +112,10 @@ def compiled(model: Net, compile_it: Callable[..., Callable[..., Tensor]], attac
             root_calls.note_step(key)
     if key is not None:
         root_calls.remove(key)
+    hook.remove()
+    gc.callbacks[:] = callbacks
     frames, breaks = dict(counters["frames"]), sum(counters["graph_break"].values())
-    return counter.frame_count, counter.op_count, frames, breaks, dict(counters["recompiles"])
+    return counter.frame_count, counter.op_count, frames, functions, breaks, dict(counters["recompiles"])
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
