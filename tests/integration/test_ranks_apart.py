@@ -61,7 +61,7 @@ def test_damaged_rank_is_one_event_of_helper_journals_and_dashboard(
     (event,) = recorded(site)
     assert (event.rank, event.step, event.severity) == (1, first, "critical")
     assert event.propagated_to == ["2"]
-    assert event.message.startswith(f"Rank 1 is not a replica of rank 0 at step {first}: norm of 2.weight ")
+    assert event.message.startswith(f"Rank 1 is not a replica of rank 0 at step {first}: norm of `2.weight` ")
     relative = abs(own[first] - other[first]) / np.maximum(own[first], other[first])
     assert event.evidence.value == pytest.approx(relative.max(), rel=1e-9)
     start = journals[1].start

@@ -50,9 +50,14 @@ def main(rank: int, folder: str) -> None:
     for loop in LOOPS:
         torch.save(train(loop, rank, Path(folder)), f"{folder}/{loop}-{rank}.pt")
         dist.barrier()
+    destroy(None)
+
+
+def destroy(group: dist.ProcessGroup | None) -> None:
+    """End a group."""
     # glibc 2.36 loses a wakeup now and then: gloo's thread is to sleep before it is told to end.
     time.sleep(0.1)
-    dist.destroy_process_group()
+    dist.destroy_process_group(group)
 
 
 def train(loop: str, rank: int, folder: Path) -> list[Tensor]:
@@ -74,7 +79,7 @@ def train(loop: str, rank: int, folder: Path) -> list[Tensor]:
             SlowBackward.apply(wrapped(inputs), seconds).square().mean().backward()
             optimizer.step()
     if group is not None:
-        dist.destroy_process_group(group)
+        destroy(group)
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 

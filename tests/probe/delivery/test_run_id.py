@@ -73,11 +73,13 @@ def test_threads_that_train_at_the_same_time_have_a_run_each(environment: dict[s
 
 def test_thread_after_another_takes_its_run_again() -> None:
     found: list[str] = []
-    environment = {"NANSCOPE_RUN": "again"}
+    environment = {"NANSCOPE_RUN": "one after the other"}
     for _ in range(2):
-        thread = threading.Thread(target=lambda: found.append(run_id_of_thread("again", environment)))
+        thread = threading.Thread(
+            target=lambda: found.append(run_id_of_thread("one after the other", environment))
+        )
         thread.start()
         thread.join()
-    assert found == ["again", "again"]
+    assert found == ["one after the other"] * 2
     assert run_id_of_thread(None, {}) != run_id_of_thread(None, {})
     assert run_id_of_thread("own", environment) == "own"

@@ -322,7 +322,7 @@ def count_runs_on(it: Translator, batch: Batch) -> None:
     ("step", "words"),
     [
         (target_was_bad, "was already non-finite"),
-        (critic_was_bad, "the parameter it.critic.2.weight of another model in the loss was already"),
+        (critic_was_bad, "the parameter `it.critic.2.weight` of another model in the loss was already"),
         (count_runs_on, "the lines of the loss"),
     ],
 )

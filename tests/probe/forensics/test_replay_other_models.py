@@ -40,7 +40,7 @@ def test_weights_of_a_critic_that_were_ruined_before_are_blamed_on_no_op(spool: 
     event = deceive(spool, critic, poisoned_at=2)
     assert event.step == 2 and event.origin is None
     assert (
-        "the parameter critic.0.weight of another model in the loss was already non-finite" in event.message
+        "the parameter `critic.0.weight` of another model in the loss was already non-finite" in event.message
     )
 
 
@@ -74,8 +74,8 @@ def asked_again(out: Tensor, teacher: nn.Module, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("loss_of", "reason"),
     [
-        (computed_before, "target, which was computed before the lines that make the loss,"),
-        (asked_again, "the buffer teacher.0.running_var of another model in the loss"),
+        (computed_before, "`target`, which was computed before the lines that make the loss,"),
+        (asked_again, "the buffer `teacher.0.running_var` of another model in the loss"),
     ],
 )
 def test_what_another_model_made_bad_is_blamed_on_no_op(
