@@ -5,6 +5,7 @@ Used by the leak watch on the training thread. Keeps numbers and identities.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,9 @@ PLAIN_BYTES: Final = 8 * _MIB
 """One without tensors, where as many objects come to it in a step as `LEAST_PER_STEP` says, or as many bytes
 as `LEAST_BYTES_PER_STEP`. What gets less is a history: 20 numbers of each step are 640 bytes, a gigabyte
 after 1.7 million steps; a dict of each step's metrics is 300."""
+ASKED_BYTES: Final = 256.0 * 2**20
+"""A container of plain objects that the script asks (`if key not in memo`) is no leak until it holds so much:
+a cache of what comes again is full at the end of an epoch, a memo of keys that never do holds all of them."""
 _SUPPORT: Final = 0.5
 """Of what a container gets in a step, so much must come to the heap: else it holds what is there anyway."""
 
@@ -94,10 +98,14 @@ class Certainty:
 
 
 def bytes_left(leak: Leak, least_bytes: float) -> float:
-    """Return how many bytes more make a container that grows a leak.
+    """Return how many bytes more make a container that grows a leak; infinite: it is none.
 
     Args:
         leak: what is known of it.
         least_bytes: that a container of tensors holds.
     """
-    return PLAIN_BYTES - leak.plain_bytes if leak.is_plain else least_bytes - leak.held_bytes
+    if not leak.is_plain:
+        return least_bytes - leak.held_bytes
+    # What holds more than the first was taken for a cache.
+    bar = next((bar for bar in (PLAIN_BYTES, ASKED_BYTES) if leak.plain_bytes < bar), math.inf)
+    return bar - leak.plain_bytes

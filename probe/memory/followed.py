@@ -33,11 +33,14 @@ class FollowedContainers:
         suspects: named ones, what holds most first.
         step: number of the step that has just ended.
         bytes_left: how many more bytes make a suspect a leak.
+        seen_at: the step of their lengths; the search for their lines may have taken a thousand more.
     """
 
-    def __init__(self, suspects: Sequence[Suspect], step: int, bytes_left: Callable[[Leak], float]) -> None:
+    def __init__(
+        self, suspects: Sequence[Suspect], step: int, bytes_left: Callable[[Leak], float], *, seen_at: int
+    ) -> None:
         self._suspects = [suspect for suspect in suspects if suspect.is_named][:_MOST]
-        self._since = self._started = step
+        self._since, self._seen_at = step, seen_at
         self._bytes_left = bytes_left
         self.next_step = self._next(step)
 
@@ -60,10 +63,10 @@ class FollowedContainers:
                     suspect,
                     length=length,
                     grown=suspect.grown + length - suspect.length,
-                    steps=suspect.steps + step - self._started,
+                    steps=suspect.steps + step - self._seen_at,
                 )
             )
-        self._suspects, self._started = kept, step
+        self._suspects, self._seen_at = kept, step
         self.next_step = self._next(step)
         return [suspect for suspect in kept if is_certain(suspect.leak())]
 
@@ -75,7 +78,8 @@ class FollowedContainers:
             for leak in (suspect.leak() for suspect in self._suspects)
             if leak.bytes_per_step > 0
         ]
-        return step + max(min(waits) / 2, least) if waits else float("inf")
+        passed = step - self._seen_at
+        return step + max((min(waits) - passed) / 2, least) if waits else float("inf")
 
 
 def _length_of(suspect: Suspect, frames: Sequence[Any]) -> int | None:

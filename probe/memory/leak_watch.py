@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from itertools import chain
 from types import FrameType
 from typing import TYPE_CHECKING, Final, Literal
@@ -116,6 +116,7 @@ class LeakWatch:
         self._compared = 0
         self._has_compared = False
         self._suspects: list[Suspect] = []
+        self._suspects_at = 0
         """The containers that have grown, at the newest comparison."""
         self._fruitless = 0
         """Series of looks that have found nothing."""
@@ -179,16 +180,16 @@ class LeakWatch:
             What is wrong; nearly always empty.
         """
         found: list[MemoryIncident] = []
-        has_looked = False
         self._turns.note(step, self._clock_ns())
+        # First: a look at all there is may take longer than the run.
+        has_looked = self._follow_known(step, frame)
         if self.is_looking:
             self._mark(step)
-            if self._is_time_to_look(step):
+            if not has_looked and self._is_time_to_look(step):
                 found, has_looked = self.look(step, frame), True
         findings = self._machine.take()
         # A reading takes up to milliseconds, too: never in one step with a slice.
         if not has_looked:
-            self._follow_known(step, frame)
             findings += self._read_what_is_due(step)
         stack = loop_stack(frame) if findings else []
         return [*found, *(MemoryIncident(finding, stack) for finding in findings)]
@@ -218,11 +219,17 @@ class LeakWatch:
             self._open_look(step)
         return findings
 
-    def _follow_known(self, step: int, frame: FrameType | None) -> None:
-        """Search for the lines of containers that were found to grow, once they hold enough to be leaks."""
+    def _follow_known(self, step: int, frame: FrameType | None) -> bool:
+        """Search for the lines of containers that were found to grow, once they hold enough to be leaks.
+
+        Returns:
+            Whether it has taken time of this step.
+        """
         followed = self._turns.followed
-        if followed is None or self.is_looking or step < followed.next_step or not self._budget.allows():
-            return
+        is_due = followed is not None and self._search is None and step >= followed.next_step
+        if not is_due or not self._budget.allows():
+            return False
+        assert followed is not None
         time_slice = self._budget.open_slice()
         is_certain = self._certainty.of_now(self._reported, self._least_held(), self._growth)
         suspects = followed.look(step, frame, is_certain)
@@ -231,8 +238,9 @@ class LeakWatch:
 
             files = list(dict.fromkeys(each.f_code.co_filename for each in user_frames(frame)))
             self._search = find_leaks(suspects, [], files, is_certain=is_certain)
-            self._turns.followed, self._suspects = None, []
+            self._turns.followed, self._suspects, self._suspects_at = None, suspects, step
         self._budget.note(time_slice.spent_ns())
+        return True
 
     def _read(self, step: int) -> list[Finding]:
         """Read the allocators and the process, all at one place of a step, and judge what they say."""
@@ -305,9 +313,13 @@ class LeakWatch:
 
         Their tables alone: what is smaller does not come from malloc.
         """
+        return sum(map(sys.getsizeof, self._tables().values()))
+
+    def _tables(self) -> dict[int, Sized]:
+        """What open looks keep, by identity."""
         looks = [look.tables() for look in (self._first, self._newest, self._open) if look is not None]
         tables = chain(self._certainty.tables(), *looks)
-        return sum(map(sys.getsizeof, {id(table): table for table in tables}.values()))
+        return {id(table): table for table in tables}
 
     def _open_look(self, step: int) -> None:
         """Begin a look, whose first slice is the next step's."""
@@ -322,6 +334,7 @@ class LeakWatch:
         )
         if self._first is None:
             self._open.look.mark()
+            self._objects.mark(step)
 
     def _look_on(self, step: int, frame: FrameType | None, time_slice: TimeSlice) -> bool:
         """Go on with a look, or begin one; return whether there is something to be searched."""
@@ -336,11 +349,12 @@ class LeakWatch:
             return False
         from .leaks import find_leaks
 
+        self._objects.compare(step, own=sum(map(len, self._tables().values())))
         files = list(dict.fromkeys(each.f_code.co_filename for each in user_frames(frame)))
         is_certain = self._certainty.of_now(self._reported, self._least_held(), self._growth)
         self._search = find_leaks(taken.suspects, taken.carried, files, is_certain=is_certain)
         self._newest = taken.look
-        self._suspects = taken.suspects
+        self._suspects, self._suspects_at = taken.suspects, taken.look.step
         self._certainty.remember(taken.grown, taken.look.sizes)
         self._compared += 1
         self._has_compared = True
@@ -390,7 +404,9 @@ class LeakWatch:
 
         least = self._least_held()
         is_open = [suspect for suspect in self._suspects if suspect.leak().subject not in self._reported]
-        self._turns.followed = FollowedContainers(is_open, step, lambda leak: bytes_left(leak, least))
+        self._turns.followed = FollowedContainers(
+            is_open, step, lambda leak: bytes_left(leak, least), seen_at=self._suspects_at
+        )
 
     def _least_held(self) -> float:
         return max(HELD_BYTES, HELD_FRACTION * (self._process.own_bytes or 0.0))

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from torch.utils.data import Dataset
 
 from .bounded import is_asked, is_bounded
+from .certainty import ASKED_BYTES
 from .growth_lines import GrowthLine, Search, search_growth
 from .heap_looks import Content
 from .object_watch import LEAST_BYTES_PER_STEP, LEAST_PER_STEP
@@ -21,9 +22,6 @@ from .reachable import Access, is_own_or_torch
 
 LEAST_STEPS: Final = 3
 """Steps whose graphs a container holds before it counts as one that holds every step's."""
-ASKED_BYTES: Final = 256.0 * 2**20
-"""A container of plain objects that the script asks (`if key not in memo`) is no leak until it holds so much:
-a cache of what comes again is full at the end of an epoch, a memo of keys that never do holds all of them."""
 _MAX_CARRIED: Final = 8
 _MAX_UNNAMED: Final = 3
 _NAMED_LINES: Final = 4

@@ -80,6 +80,9 @@ class ObjectWatch:
         self._readings = 0
         """Since all was forgotten."""
         self._newest_step, self._highest = 0, math.inf
+        self._mark: tuple[int, float] | None = None
+        self._since_mark = 0.0
+        """Objects a step, from the mark to the newest comparison."""
         self._count = count or getattr(sys, "getallocatedblocks", None)
 
     @property
@@ -114,11 +117,28 @@ class ObjectWatch:
     def forget(self) -> None:
         """Forget what was counted: a look at the heap has made and dropped many objects of its own."""
         self._detector.reset()
-        self._readings = 0
+        self._readings, self._mark = 0, None
+
+    def mark(self, step: int) -> None:
+        """Note how many objects there are as a series of looks begins."""
+        if self._count is not None:
+            self._mark = step, float(self._count())
+
+    def compare(self, step: int, own: int) -> None:
+        """Note how many have come since the mark: where looks take long, there are few readings to judge by.
+
+        Args:
+            step: after the marked one.
+            own: about how many of them are the looks'.
+        """
+        if self._count is not None and self._mark is not None and step > self._mark[0]:
+            marked_step, marked = self._mark
+            self._since_mark = (self._count() - own - marked) / (step - marked_step)
 
     def supports(self, objects_per_step: float) -> bool:
-        """Whether as many objects a step have come as something is said to get, by the newest verdict."""
-        return self.growth is not None and self.growth.bytes_per_step >= _SUSPECT_SHARE * objects_per_step
+        """Whether as many objects a step have come as something is said to get, as far as is known."""
+        known = 0.0 if self.growth is None else self.growth.bytes_per_step
+        return max(known, self._since_mark) >= _SUSPECT_SHARE * objects_per_step
 
 
 def _is_much(growth: Growth) -> bool:

@@ -7,12 +7,15 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
+from probe.memory.certainty import bytes_left
 from probe.memory.follow_turns import FollowTurns
 from probe.memory.followed import FollowedContainers
 from probe.memory.heap_looks import Content
+from probe.memory.leak_watch import LeakWatch
 from probe.memory.leaks import Suspect
 from probe.memory.reachable import user_frames, variables
 
@@ -82,7 +85,7 @@ def follow_kept(bytes_left: float) -> FollowedContainers:
     access = next(access for value, access in variables(frames) if value is kept)
     content = Content(what="Tensor", bytes_per_item=16.0, steps=1, has_graph=False)
     suspect = Suspect(id(kept), "list", access, content, grown=10, steps=10, length=1)
-    return FollowedContainers([suspect], 10, lambda leak: bytes_left)
+    return FollowedContainers([suspect], 10, lambda leak: bytes_left, seen_at=10)
 
 
 def test_container_that_has_stopped_just_below_the_bar_is_asked_ever_more_rarely() -> None:
@@ -95,3 +98,48 @@ def test_container_that_has_stopped_just_below_the_bar_is_asked_ever_more_rarely
     assert len(asked) < 130
     later = [after - before for before, after in zip(asked[-10:], asked[-9:], strict=False)]
     assert min(later) > 200
+
+
+def test_container_is_judged_by_the_steps_since_its_length_was_read() -> None:
+    """A look that finds it may end a thousand steps later: it gets no more in each of them for that."""
+    frames = user_frames(sys._getframe())
+    access = next(access for value, access in variables(frames) if value is kept)
+    content = Content(what="Tensor", bytes_per_item=16.0, steps=1, has_graph=False)
+    suspect = Suspect(id(kept), "list", access, content, grown=10, steps=10, length=10)
+    followed = FollowedContainers([suspect], 1010, lambda leak: 16.0 * 500, seen_at=10)
+    assert followed.next_step == 1011  # it has got the rest meanwhile
+    kept.extend(torch.zeros(4) for _ in range(1009))
+    try:
+        (found,) = followed.look(1010, sys._getframe(), lambda leak: True)
+    finally:
+        del kept[1:]
+    assert found.leak().bytes_per_step == 16.0
+
+
+def test_what_is_known_is_asked_while_a_look_at_all_goes_on() -> None:
+    watch, asked = LeakWatch(read_process=lambda: None), list[int]()
+
+    class Followed:
+        next_step = 5.0
+
+        def look(self, step: int, *_: object) -> list[Suspect]:
+            asked.append(step)
+            self.next_step = step + 100.0
+            return []
+
+    watch._turns.followed = Followed()  # type: ignore[assignment]
+    watch._open_look(0)
+    for step in range(1, 8):
+        watch.follow(step, sys._getframe())
+    assert watch.is_looking and asked == [5]
+
+
+@pytest.mark.parametrize(
+    ("held_mib", "left_mib"), [(2.0, 6.0), (10.0, 246.0), (300.0, math.inf)], ids=["few", "asked", "meant"]
+)
+def test_cache_is_followed_until_it_holds_too_much_for_one(held_mib: float, left_mib: float) -> None:
+    class Plain:
+        is_plain = True
+        plain_bytes = held_mib * 2**20
+
+    assert bytes_left(Plain(), 0.0) == left_mib * 2**20  # type: ignore[arg-type]

@@ -61,3 +61,17 @@ def test_watch_tells_its_pacer_of_so_many_objects_as_never_before(
     for reading in range(len(counts)):
         watch.read(2 * reading, reading * MS)
     assert seen.rising == rising
+
+
+def test_objects_since_a_look_began_support_what_few_readings_cannot() -> None:
+    """No objects are counted while looks go on, and those of a leak that grows fast take long."""
+    counts = iter([100_000.0, 100_000.0 + 50 * 8_000 + 300, 500_000.0])
+    watch = ObjectWatch(count=lambda: int(next(counts)))
+    watch.mark(10)
+    watch.compare(10, own=0)
+    assert not watch.supports(8_000.0)
+    watch.compare(60, own=300)
+    assert watch.supports(8_000.0) and watch.supports(16_000.0) and not watch.supports(16_001.0)
+    watch.forget()
+    watch.compare(70, own=0)
+    assert watch.supports(16_000.0)
