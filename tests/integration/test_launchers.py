@@ -136,7 +136,7 @@ exit $code
 def test_slurm_job_is_one_run_of_all_nodes_and_ships_all_of_it(remote: Remote, tmp_path: Path) -> None:
     machine = Machine(tmp_path / "cluster", {})
     write_program(machine.programs / "srun", SRUN)
-    write_program(machine.programs / "scontrol", "echo 127.0.0.1; echo node1")
+    write_program(machine.programs / "scontrol", "echo 127.0.0.1; sleep 0.2; echo node1")
     keys = tmp_path / "cluster" / "nanscope-client-keys.json"
     keys.write_bytes((remote.secrets / keys.name).read_bytes())
     keys.chmod(0o600)
