@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
-from .object_watch import LEAST_BYTES_PER_STEP, LEAST_PER_STEP, ObjectWatch
+from .object_watch import ASKED_BYTES, LEAST_BYTES_PER_STEP, LEAST_PER_STEP, ObjectWatch
 
 if TYPE_CHECKING:
     from ..detectors.memory import Growth
@@ -24,9 +24,6 @@ PLAIN_BYTES: Final = 8 * _MIB
 """One without tensors, where as many objects come to it in a step as `LEAST_PER_STEP` says, or as many bytes
 as `LEAST_BYTES_PER_STEP`. What gets less is a history: 20 numbers of each step are 640 bytes, a gigabyte
 after 1.7 million steps; a dict of each step's metrics is 300."""
-ASKED_BYTES: Final = 256.0 * 2**20
-"""A container of plain objects that the script asks (`if key not in memo`) is no leak until it holds so much:
-a cache of what comes again is full at the end of an epoch, a memo of keys that never do holds all of them."""
 _SUPPORT: Final = 0.5
 """Of what a container gets in a step, so much must come to the heap: else it holds what is there anyway."""
 

@@ -14,10 +14,9 @@ from msgspec.structs import replace
 from torch.utils.data import Dataset
 
 from .bounded import is_asked, is_bounded
-from .certainty import ASKED_BYTES
 from .growth_lines import GrowthLine, Search, search_growth
 from .heap_looks import Content
-from .object_watch import LEAST_BYTES_PER_STEP, LEAST_PER_STEP
+from .object_watch import ASKED_BYTES, LEAST_BYTES_PER_STEP, LEAST_PER_STEP
 from .reachable import Access, is_own_or_torch
 
 LEAST_STEPS: Final = 3

@@ -22,6 +22,9 @@ fill a gigabyte."""
 LEAST_BYTES_PER_STEP: Final = 24_000.0
 """The same of few objects that are large, such as texts and bytes: what a thousand numbers take. They are
 8 MiB after 350 steps, a gigabyte after 45,000."""
+ASKED_BYTES: Final = 256.0 * 2**20
+"""A container of plain objects that the script asks (`if key not in memo`) is no leak until it holds so much:
+a cache of what comes again is full at the end of an epoch, a memo of keys that never do holds all of them."""
 _SUSPECT_SHARE: Final = 0.5
 """Of that, growth of all objects makes the watch look: some of what a container gets was there before."""
 _FLOOR: Final = 16_000.0
