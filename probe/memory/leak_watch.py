@@ -116,8 +116,9 @@ class LeakWatch:
         self._compared = 0
         self._has_compared = False
         self._suspects: list[Suspect] = []
+        """The containers that have grown, at the newest comparison ..."""
         self._suspects_at = 0
-        """The containers that have grown, at the newest comparison."""
+        """... and the step of their lengths."""
         self._fruitless = 0
         """Series of looks that have found nothing."""
         self._place: Literal["host", "device"] = "host"
