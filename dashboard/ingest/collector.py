@@ -400,9 +400,10 @@ class Collector:
         self._status = replace(self._status, store_problem=str(error))
 
     def _count_helpers(self) -> None:
-        helpers = self._peers.count_helpers()
-        if helpers != self._status.helpers:
-            self._status = replace(self._status, helpers=helpers)
+        proved = self._peers.proved()
+        runs = frozenset().union(*(peer.runs for peer in proved))
+        if (len(proved), runs) != (self._status.helpers, self._status.runs):
+            self._status = replace(self._status, helpers=len(proved), runs=runs)
 
     def _refuse_handshake(self, router: zmq.Socket[bytes], identity: bytes, reason: str) -> None:
         self._status = replace(self._status, refused_handshakes=self._status.refused_handshakes + 1)

@@ -12,6 +12,8 @@ class CollectorStatus:
     endpoint: str = ""
     helpers: int = 0
     """Helpers that have proved the secret and have not been silent for a minute."""
+    runs: frozenset[str] = frozenset()
+    """What these ship."""
     refused_handshakes: int = 0
     has_met_other_secret: bool = False
     """Within the last minute a training's helper has come that knows another ingest secret."""

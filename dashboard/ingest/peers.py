@@ -113,12 +113,12 @@ class Peers:
             if peer.proved and peer.takes_control and run in peer.runs
         ]
 
-    def count_helpers(self) -> int:
-        """Forget peers that went silent; return how many have proved the secret."""
+    def proved(self) -> list[Peer]:
+        """Forget peers that went silent; return those that have proved the secret."""
         oldest = time.monotonic() - _SILENT_S
         for identity in [key for key, peer in self.known.items() if peer.heard < oldest]:
             del self.known[identity]
-        return sum(peer.proved for peer in self.known.values())
+        return [peer for peer in self.known.values() if peer.proved]
 
     def _make_room(self) -> None:
         """Forget the longest silent peer, strangers first, when there are too many."""

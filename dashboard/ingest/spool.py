@@ -1,4 +1,5 @@
-"""Reads journals that nobody ships straight into the store: finished runs, and runs that never had a helper.
+"""Reads journals straight into the store that nobody ships to it: of runs that have ended, that never had a
+helper, or whose helper ships to another dashboard.
 
 Called by `serve` at its start and every few seconds, on a thread of its own, and by `dashboard open`.
 """
@@ -42,7 +43,7 @@ class IngestReport:
     runs: int
     """Runs that were looked at."""
     shipped_by_helpers: int
-    """Runs left alone because a helper ships them."""
+    """Runs left alone because a helper ships them to this store."""
     records: int
     """Records given to the store in this pass."""
     missing: int
@@ -81,6 +82,7 @@ class SpoolIngest:
         spool: root folder of all runs.
         only: ids of the runs that are read; None reads all.
         on_bytes: called with the size of what was read, piece by piece.
+        is_shipped: tells of a run that has a helper whether that ships to this store.
     """
 
     def __init__(
@@ -90,7 +92,9 @@ class SpoolIngest:
         *,
         only: Collection[str] | None = None,
         on_bytes: Callable[[int], None] | None = None,
+        is_shipped: Callable[[str], bool] = lambda run: True,
     ) -> None:
+        self._is_shipped = is_shipped
         self._on_bytes = on_bytes
         self._store = store
         self._spool = spool
@@ -110,7 +114,7 @@ class SpoolIngest:
         self._generation = store.generation()
 
     def run(self, *, progress: Callable[[str], None] | None = None) -> IngestReport:
-        """Read everything new of every run that no helper ships; commit it.
+        """Read everything new of every run that no helper ships here; commit it.
 
         Args:
             progress: called with a run's id before it is read.
@@ -129,7 +133,7 @@ class SpoolIngest:
             if self._only is None or folder.name in self._only
         ]
         for folder in folders:
-            if _has_helper(folder):
+            if _has_helper(folder) and self._is_shipped(folder.name):
                 shipped += 1
                 continue
             if progress is not None:
@@ -235,7 +239,7 @@ class SpoolIngest:
         key = StreamKey(run=run, writer=folder.name, stream=stream)
         followers = self._followers.setdefault(run, {})
         follower = followers.get(key)
-        if follower is None:
+        if follower is None or (stream == "detail" and self._is_overtaken(key)):
             follower = followers[key] = self._begin(key, folder)
         stalled = False
         while (found := self._poll(key, follower)) is not None:
@@ -267,6 +271,12 @@ class SpoolIngest:
         # A helper that sends statistics apart sends those of the first record at once.
         end = self._store.position(metrics).next_seq if start else 0
         return _RestOfDetail(folder, from_seq=start, end_seq=end)
+
+    def _is_overtaken(self, detail: StreamKey) -> bool:
+        """Whether a helper has sent metrics since they were read here: its detail ends elsewhere now."""
+        metrics = StreamKey(run=detail.run, writer=detail.writer, stream="metrics")
+        follower = self._followers[detail.run].get(metrics)
+        return follower is not None and self._store.position(metrics).next_seq > follower.next_seq
 
     def _poll(self, key: StreamKey, follower: StreamFollower) -> Chunk | Skipped | None:
         """Read the next piece; None too where a file cannot be read, which is told and stays one stream's."""

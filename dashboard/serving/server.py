@@ -287,7 +287,12 @@ class Server:
 
     def _start_spool_reader(self) -> None:
         reader = self._spool_reader = SpoolThread(
-            self.store, self._spool, only=self._only, on_news=self.notify, each_pass=self._look_after
+            self.store,
+            self._spool,
+            only=self._only,
+            is_shipped=lambda run: run in self._collector_status().runs,
+            on_news=self.notify,
+            each_pass=self._look_after,
         )
         reader.start()
         self._undo.callback(reader.stop)

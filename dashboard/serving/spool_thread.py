@@ -1,4 +1,4 @@
-"""The thread of `serve` that reads the spool: what no helper has shipped."""
+"""The thread of `serve` that reads the spool: what no helper ships here."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ class _StopReading(Exception):  # noqa: N818 - no error
 
 
 class SpoolThread:
-    """Takes up finished and orphaned journals, at once and every `SPOOL_INTERVAL_S`.
+    """Takes up journals that no helper ships here, at once and every `SPOOL_INTERVAL_S`.
 
     Args:
         store: That takes their records.
         spool: Folder of the journals; it need not be there.
         only: Ids of the runs that are read; None reads all.
+        is_shipped: Tells whether a helper ships a run here.
         on_news: Called where the store has something new.
         each_pass: Called after each pass, on this thread.
     """
@@ -45,10 +46,11 @@ class SpoolThread:
         spool: Path,
         *,
         only: Collection[str] | None,
+        is_shipped: Callable[[str], bool],
         on_news: Callable[[], None],
         each_pass: Callable[[], None],
     ) -> None:
-        self._store, self._spool, self._only = store, spool, only
+        self._store, self._spool, self._only, self._is_shipped = store, spool, only, is_shipped
         self._on_news, self._each_pass = on_news, each_pass
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nanscope-spool", daemon=True)
@@ -69,7 +71,7 @@ class SpoolThread:
     def _run(self) -> None:
         from ..ingest.spool import SpoolIngest
 
-        ingest = SpoolIngest(self._store, self._spool, only=self._only)
+        ingest = SpoolIngest(self._store, self._spool, only=self._only, is_shipped=self._is_shipped)
         while not self._stopping.is_set():
             if self._spool.is_dir():
                 try:

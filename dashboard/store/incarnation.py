@@ -14,9 +14,10 @@ from .protocol import RankSummary
 
 SILENT_AFTER_S: Final = 30.0
 """A rank that says nothing for this long, and has not ended, is silent (the helper speaks each second)."""
-GONE_AFTER_S: Final = 3.0
+GONE_AFTER_S: Final = 15.0
 """A rank that says nothing for this long is looked for among this machine's processes: the helper that would
-say that it was killed may have been killed too. Until then its last words may be on their way."""
+say that it was killed may have been killed too. Until then its last words may be on their way, or in a spool
+that is read every 10 s."""
 LIVE_WITHIN_S: Final = 300.0
 """Records that arrive within this time of their own clock count as live: clocks need not agree."""
 

@@ -27,11 +27,15 @@ def write_journal(spool: Path, world_size: int) -> Path:
     journal = JournalWriter(folder, run=RUN, writer=folder.name)
     write_run_json(spool / RUN, start)
     journal.append_many("events", [encode(start), encode(SMALL)])
-    for step in range(STEPS):
+    write_steps(journal, range(STEPS))
+    return folder
+
+
+def write_steps(journal: JournalWriter, steps: range) -> None:
+    for step in steps:
         columns = [pack_column("grad_norm", np.array([1.0 + step, 2.0, 3.0]))]
         journal.append("metrics", encode(Frame(step=step, time=1.0, scalars={"loss": 1.0}, columns=columns)))
     journal.close()
-    return folder
 
 
 def ship(store: DuckStore, folder: Path, *, is_slim: bool, detail: int) -> None:
@@ -60,6 +64,25 @@ def test_what_the_helper_left_is_stored_step_by_step(tmp_path: Path, detail: int
     assert len(store.scalars(RUN, RANK, ["loss"])) == STEPS
     ends = {one.key.stream: (one.next_seq, one.stored) for one in store.positions(RUN)}
     assert ends["metrics"] == (STEPS, STEPS) and ends["detail"] == (SENT, SENT)
+    store.close()
+
+
+def test_what_a_later_helper_left_is_stored_too(tmp_path: Path) -> None:
+    """The same reader has read what the one before it had left."""
+    store = DuckStore(tmp_path / "data")
+    folder = write_journal(tmp_path / "spool", 20)
+    ship(store, folder, is_slim=True, detail=16)
+    ingest = SpoolIngest(store, tmp_path / "spool")
+    ingest.run()
+    write_steps(JournalWriter(folder, run=RUN, writer=folder.name), range(STEPS, 2 * STEPS))
+    metrics = SlimFollower(folder, RANK, is_compared=False)
+    metrics.is_slim = True
+    metrics.seek(STEPS)
+    store.append(stream_key("metrics", rank=RANK), STEPS, metrics.poll(10**6).records)
+    store.commit()
+    ingest.run()
+    picture = store.heatmap(RUN, RANK, "grad_norm", StepRange(first=STEPS), 1000)
+    assert picture.steps.tolist() == list(range(STEPS, 2 * STEPS))
     store.close()
 
 

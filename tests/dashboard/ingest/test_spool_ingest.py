@@ -64,8 +64,8 @@ def test_ingest_hole_is_a_gap_and_a_sentence(tmp_path: Path) -> None:
     assert "not in the folder, or cut short" in report.problems[0]
 
 
-def test_ingest_leaves_a_run_alone_that_a_helper_ships(tmp_path: Path) -> None:
-    store = MemoryStore()
+def test_ingest_leaves_a_run_alone_that_a_helper_ships_here(tmp_path: Path) -> None:
+    store, elsewhere = MemoryStore(), MemoryStore()
     write(tmp_path, range(10))
     host = tmp_path / "run" / "host-box"
     host.mkdir()
@@ -76,6 +76,7 @@ def test_ingest_leaves_a_run_alone_that_a_helper_ships(tmp_path: Path) -> None:
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"
     assert (ingest(store, tmp_path).shipped_by_helpers, store.durable) == (1, {})
+    assert SpoolIngest(elsewhere, tmp_path, is_shipped=lambda run: run != "run").run().records == 10
     holder.communicate(b"", timeout=30)
     assert ingest(store, tmp_path).records == 10
 
