@@ -335,6 +335,7 @@ class JournalWriter:
                     let_pass(error)
                     continue
                 excess -= size
+                self.evicted += following.first_seq - segment.first_seq
                 if folder == self.folder:
                     self._record_gap(segment.first_seq, following.first_seq)
 
@@ -352,8 +353,7 @@ class JournalWriter:
         return [*sorted(earlier, key=lambda folder: int(folder.name.partition("-")[2])), self.folder]
 
     def _record_gap(self, first_seq: int, end_seq: int) -> None:
-        self.evicted += end_seq - first_seq
-        reason = f"the journal reached its cap of {self._cap_bytes} bytes"
+        reason = f"the journal reached its cap of {self._cap_bytes / 1024**2:,.4g} MiB"
         gap = Gap(stream="metrics", first_seq=first_seq, end_seq=end_seq, reason=reason, time=time.time())
         with contextlib.suppress(JournalError):
             self.append("events", encode(gap))

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from ...wire import BATCH_BYTES, RunEnd, StreamName
+from ...wire import BATCH_BYTES, Gap, RunEnd, StreamName
 from .account import read_account
 from .folder_changes import FolderChanges
 from .segment_cursor import Chunk as Chunk
@@ -36,9 +36,9 @@ from .segment_files import (
 _MOST_REPLACED: Final = 8
 """So many files that change while they are read are looked at again; then the next `poll` goes on."""
 NOT_THERE: Final = "not in the folder"
-"""Of records before a segment. Whether the cap has evicted them, `Gap` records say; a folder that was removed
-in mid-run, or whose disk was unmounted, lacks them too."""
+"""Of records that no `Gap` tells of: the folder was removed in mid-run, or its disk was unmounted, say."""
 _run_ends: Final = msgspec.msgpack.Decoder(RunEnd)
+_gaps: Final = msgspec.msgpack.Decoder(Gap)
 
 
 class StreamTail(msgspec.Struct, frozen=True):
@@ -167,7 +167,7 @@ class StreamFollower:
                 first = next(filter(self._is_own, self._segments), None)
                 if first is None and self._told < len(self._passed_over):
                     continue
-                return None if first is None else self._skip_to(first.first_seq, NOT_THERE)
+                return None if first is None else self._skip_gone(first.first_seq, NOT_THERE)
             try:
                 found = self._cursor.read(max_bytes, self.next_seq)
             except FileNotFoundError:
@@ -191,8 +191,19 @@ class StreamFollower:
             damage = self._cursor.damage
             self._cursor = Cursor(following)
             if following.first_seq > self.next_seq:
-                return self._skip_to(following.first_seq, damage or f"{NOT_THERE}, or cut short")
+                return self._skip_gone(following.first_seq, damage or f"{NOT_THERE}, or cut short")
         return None
+
+    def _skip_gone(self, end_seq: int, unknown: str) -> Skipped:
+        """Skip records with the reason of the writer's events, where these tell of all of them."""
+        reached = self.next_seq
+        for data in _stored(self.folder, "events") if self.stream == "metrics" else ():
+            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                gap = _gaps.decode(data)
+                if gap.stream == "metrics" and gap.first_seq <= reached < gap.end_seq:
+                    reached = gap.end_seq
+                    unknown = f"deleted, for {gap.reason}" if reached >= end_seq else unknown
+        return self._skip_to(end_seq, unknown)
 
     def is_at_end(self) -> bool:
         """Whether a `poll` would find nothing just now."""

@@ -146,13 +146,19 @@ def test_journal_above_its_cap_evicts_oldest_metrics_and_notes_the_gap(tmp_path:
     for number in range(100):
         journal.append("metrics", bytes([number]) * 100)
     journal.close()
-    kept = [seq for seq, _ in read_stream(journal.folder, "metrics")]
+    skipped: list[Skipped] = []
+    kept = [seq for seq, _ in read_stream(journal.folder, "metrics", on_skip=skipped.append)]
     gaps = [decode_record(data) for data in contents(journal.folder, "events")]
     assert kept == list(range(kept[0], 100))
     assert kept[0] > 0
     holes = [(gap.first_seq, gap.end_seq) for gap in gaps if isinstance(gap, Gap)]
     assert [first for first, _ in holes] == [0, *(end for _, end in holes[:-1])]
     assert holes[-1][1] == kept[0]
+    (hole,) = skipped
+    assert hole.reason == "metrics of 0-1: deleted, for the journal reached its cap of 0.004768 MiB"
+    list_segments(journal.folder, "metrics")[0].path.unlink()
+    list(read_stream(journal.folder, "metrics", on_skip=skipped.append))
+    assert skipped[1].reason == "metrics of 0-1: not in the folder"  # more than the cap has deleted
 
 
 def test_small_cap_is_kept_with_segments_of_the_usual_size(tmp_path: Path) -> None:
@@ -189,7 +195,8 @@ def test_journal_evicts_earlier_incarnations_of_its_rank_first(tmp_path: Path) -
     for _ in range(8):
         new.append("metrics", b"y" * 100)
     new.close()
-    assert len(list_segments(old.folder, "metrics")) == 1
+    (left,) = list_segments(old.folder, "metrics")
+    assert new.evicted == left.first_seq > 0
     assert (len(contents(other.folder)), len(contents(new.folder))) == (20, 8)
 
 
