@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sample_events import MODEL_CODE, RUN, nan_event, own_frame, spike_event
-from sample_runs import LAYERS, write_run
+from sample_runs import LAYERS, write_models, write_run
 
 from dashboard.cli import main
 from dashboard.errors import UnknownRunError
@@ -25,7 +25,7 @@ from dashboard.ingest.spool import SpoolIngest
 from dashboard.page.views.chart_specs import CHARTS
 from dashboard.store.duck import DuckStore
 from dashboard.store.protocol import StepRange
-from probe.wire import Origin, Stacks
+from probe.wire import Origin, Stacks, StreamKey
 from probe.wire.event_json import event_json
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -134,7 +134,17 @@ def test_export_html_policy_allows_exactly_its_own_two_scripts(store: DuckStore)
 
 
 def test_export_html_says_range_and_that_nothing_is_down_sampled(store: DuckStore) -> None:
-    assert "Covers steps 0 to 449. Nothing is down-sampled" in Page(export_html(store, RUN)).text
+    said = "Covers steps 0 to 449. Nothing is down-sampled: each recorded step is one point."
+    assert said in Page(export_html(store, RUN)).text
+
+
+def test_file_of_a_later_member_says_what_its_run_lacks(tmp_path: Path) -> None:
+    store = DuckStore(tmp_path / "data")
+    SpoolIngest(store, tmp_path / "spool").run_one(write_models(tmp_path / "spool", "tried", [[0.5], [0.4]]))
+    store.skip(StreamKey(run="tried", writer="0-1", stream="events"), 4, 7, "lost")
+    store.commit()
+    assert "that are missing: 3." in Page(export_html(store, "tried.m1")).text
+    store.close()
 
 
 def test_export_html_says_how_it_was_down_sampled(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ import duckdb
 import page_runs
 import pytest
 from api_server import RUN, call
+from sample_runs import write_models
 
+from dashboard.ingest.spool import ingest_spool
 from dashboard.serving.server import Server
 from probe.delivery.spool_care import is_starred
 
@@ -182,6 +184,13 @@ def test_delivery_accounts_for_every_record(server: Server) -> None:
     positions = call(server, f"{API}/delivery").json()["positions"]
     assert all(one["next_seq"] == one["stored"] + one["gaps"] + one["dropped"] for one in positions)
     assert {one["stream"]: one["stored"] for one in positions}["metrics"] == 40
+
+
+def test_delivery_of_a_later_member_is_that_of_its_run(own_server: Server, tmp_path: Path) -> None:
+    write_models(tmp_path / "models", "tried", [[0.5] * 2, [0.4] * 3])
+    ingest_spool(own_server.store, tmp_path / "models")
+    positions = call(own_server, "/api/v1/runs/tried.m1/delivery").json()["positions"]
+    assert {one["stream"]: one["stored"] for one in positions} == {"events": 4, "metrics": 5}
 
 
 @pytest.mark.capability(5)
