@@ -237,11 +237,11 @@ def test_level_off_leaves_the_environment_alone(executed: list[tuple[list[str], 
     assert set(on) - set(before) <= {"PYTHONPATH", "NANSCOPE_LAUNCH", "NANSCOPE_CONNECT"}
 
 
-def test_module_is_run_as_python_does(tmp_path: Path) -> None:
+def test_module_is_run_as_python_does(tmp_path: Path, forked: ForkedScripts) -> None:
     package = tmp_path / "work" / "training" / "inner"
     package.mkdir(parents=True)
     shutil.copy(SCRIPTS / "plain_loop.py", package / "__main__.py")
-    both = run_both(tmp_path / "work", "-m", "training.inner", "--quiet")
+    both = run_both(tmp_path / "work", "-m", "training.inner", "--quiet", forked=forked)
     assert both.journal.start.name == "training.inner"
 
 
