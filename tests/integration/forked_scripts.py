@@ -256,9 +256,9 @@ def serve() -> dict[str, Any] | None:
 
 
 def leave_alone(modules: dict[str, types.ModuleType]) -> None:
-    """At the end of a script, do not take apart what it has not imported: the memory would be copied for that.
+    """At the end of a script, do not take apart what it has not imported: all of that memory would be copied.
 
-    What is not in `sys.modules` Python lets be. After its end come destructors of torch's libraries, here none.
+    What is not in `sys.modules` Python lets be. After it would come the destructors of torch's libraries.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(modules))
     sys.modules.update(dict.fromkeys(modules))  # type: ignore[arg-type]
