@@ -59,7 +59,7 @@
     const bests = models.map(({ best }) => best), finite = bests.filter((best) => best !== null);
     const sum = (of) => models.reduce((total, row) => total + row[of], 0);
     return {
-      ...own, name, label: title, isCurrent: models.some((row) => row.run === ns.view.run), isFolded: isFolded(run), step: null, written: newest.written,
+      ...own, name, label: title, isCurrent: models.some((row) => row.run === ns.view.run), isFolded: isFolded(run), step: newest.step, written: newest.written,
       state: models.some(({ state }) => state === "running") ? "running" : newest.state,
       best: finite.length ? Math.min(...finite) : null, losses: bests, is_read: models.every((row) => row.is_read),
       critical: sum("critical"), warnings: sum("warnings"),

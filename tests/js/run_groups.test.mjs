@@ -63,22 +63,23 @@ function table(runs, { address = "/?tab=runs", total = runs.length } = {}) {
   const page = open(["00", "20", "61"], { address });
   const { ns, window } = page;
   window.setInterval = () => 0;
-  const drawn = [];
+  const drawn = [], steps = [];
   Object.assign(ns, { mayChange: () => true, visible: String });
   page.load("64", "65");
   ns.makeRunRow = (id) => ({ row: ns.make("tr", id), cells: {}, parts: {} });
-  ns.drawRunRow = (made, data) => { made.shown = data; drawn.push(data.label ?? data.name); };
+  ns.drawRunRow = (made, data) => { made.shown = data; drawn.push(data.label ?? data.name); steps.push(data.step); };
   ns.view.tab = "runs";
   page.byId("runs-search").firstElementChild = { value: "" };
   const body = page.byId("runs-body");
   body.insertBefore = (row, before) => body.children.splice(before ? body.children.indexOf(before) : body.children.length, 0, row);
-  ns.takeRunRows({ is_whole: true, total, rows: runs.map((one) => ({ ...one, state: one.ranks[0].state, best: one.member, critical: 1, warnings: 0, written: 5, is_read: true, note: "" })) });
-  return { ...page, drawn, find: (text) => { ns.view.find = text; drawn.length = 0; ns.drawRuns(); return drawn; } };
+  ns.takeRunRows({ is_whole: true, total, rows: runs.map((one) => ({ ...one, state: one.ranks[0].state, best: one.member, step: 10 * one.member, critical: 1, warnings: 0, written: 5, is_read: true, note: "" })) });
+  return { ...page, drawn, steps, find: (text) => { ns.view.find = text; drawn.length = 0; ns.drawRuns(); return drawn; } };
 }
 
 test("the table has one row for a series, until something is searched for", () => {
   const page = table([...copies(50, { state: "running" }), ...copies(9, { group: "old", series: "o" })]);
   same(page.drawn, ["maml.py · models 1 to 50", "maml.py · models 1 to 9"]);
+  same(page.steps, [490, 80]); // of the newest model, as the state is
   assert.equal(page.byId("runs-count").textContent, "2 runs, 59 models");
   same(page.find("model 5 live"), ["maml.py · 2 of 50 models", "model 5", "model 50"]);
   assert.equal(page.byId("runs-count").textContent, "2 of 59 models");
