@@ -40,7 +40,6 @@ _OWN_GAP_S: Final = 3.0
 _FOR_STACKS_S: Final = 3.0
 """How long the trainer has for writing its stacks."""
 _MIB: Final = 1024 * 1024
-_IN_WORDS: Final = {"unknown": "killed by a signal, or crashed"}
 
 
 class TrainerWatch:
@@ -120,8 +119,12 @@ class TrainerWatch:
         step = self._last_step()
         where = "before its first step was finished" if step is None else f"after step {step}"
         cause = "SIGKILL" if exit_code is None and death.oom_record else cause_of(exit_code)
-        how = _IN_WORDS.get(cause, cause) + (", by the kernel for want of memory" if death.oom_record else "")
+        how = cause + (", by the kernel for want of memory" if death.oom_record else "")
         first = f"Process {self._start.pid} is gone without an exit {where}: {how}"
+        if cause == "unknown":
+            # `os._exit(0)` looks like a kill to who did not see it.
+            how = "killed, crashed, or left through `os._exit`"
+            first = f"Process {self._start.pid} ended without saying so {where}: {how}"
         return [
             *ended,
             killed_event(

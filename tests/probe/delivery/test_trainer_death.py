@@ -53,8 +53,10 @@ def test_death_is_killed_with_its_cause(status: int | None, cause: str, tmp_path
     (event,) = die(tmp_path, status)
     assert (event.kind, event.subject, event.severity, event.ended) == ("killed", cause, "critical", True)
     assert cause_of(status) == cause
-    assert event.message.startswith("Process 4242 is gone without an exit before its first step was finished")
-    assert (cause if status else "killed by a signal, or crashed") in event.message
+    how, why = "is gone without an exit", cause
+    if status is None:
+        how, why = "ended without saying so", "killed, crashed, or left through `os._exit`"
+    assert event.message == f"Process 4242 {how} before its first step was finished: {why}"
 
 
 def test_exit_with_0_is_no_event(tmp_path: Path) -> None:
