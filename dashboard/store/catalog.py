@@ -14,7 +14,16 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from probe.errors import WireError
-from probe.wire import Layout, Record, RunStart, SentStream, StreamKey, decode_record, encode
+from probe.wire import (
+    Layout,
+    Record,
+    RunStart,
+    SentStream,
+    StreamKey,
+    decode_record,
+    encode,
+    member_run,
+)
 from probe.wire.layer_values import Geometry, geometry_of
 from probe.wire.records import RunId, WriterId
 
@@ -177,6 +186,19 @@ class Catalog:
         self._require_room(entry.run, "start_bytes", more=more)
         self.limits.add(entry.run, "start_bytes", more=more)
         entry.start = start
+
+    def newest_framed(self, entry: Incarnation) -> Incarnation:
+        """Return which of the models that a start makes one after the other the newest frame is of."""
+        runs = (member_run(entry.run, member) for member in range(1, entry.state.newest_member + 1))
+        known = (self.incarnations.get((run, entry.rank, entry.number)) for run in runs)
+        return max((entry, *filter(None, known)), key=lambda one: one.state.taken)
+
+    def close_gap(self, key: StreamKey, entry: Incarnation, *, step: int) -> None:
+        """Note the step of the first frame after a hole; it may be of another model than that before it."""
+        for run in self.gaps.open_runs(key.writer):
+            model = self.incarnations.get((run, entry.rank, entry.number))
+            if run == key.run or (model is not None and model.description().run == key.run):
+                self.gaps.close(run, key.writer, step, of=entry.run)
 
     def _require_room(self, run: str, what: Held, *, more: int = 1) -> None:
         if not self.limits.has_room(run, what, more=more):

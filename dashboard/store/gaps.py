@@ -75,11 +75,20 @@ class Gaps:
         """Return the holes of a writer's metrics that are told in one way."""
         return [row for key, row in self._rows.items() if key[:3] == (run, writer, source)]
 
-    def close(self, run: str, writer: str, step: int) -> None:
-        """Note the step of the first frame after a hole."""
-        row = self._open.pop((run, writer), None)
-        if row is not None:
+    def open_runs(self, writer: str) -> list[str]:
+        """Return the ids under which a writer of this name has a hole that no frame has come after."""
+        return [run for run, name in self._open if name == writer]
+
+    def close(self, run: str, writer: str, step: int, *, of: str) -> None:
+        """Note the step of the first frame after a hole; one `of` another model ends the hole in both."""
+        row = self._open.pop((run, writer))
+        if of == run:
             self.add(dataclasses.replace(row, last_step=step))
+            return
+        # How many of these steps are of either is not known.
+        last = (row.first_step or 0) + row.end_seq - row.first_seq + 1
+        self.add(dataclasses.replace(row, last_step=last))
+        self.add(dataclasses.replace(row, run=of, first_step=None, last_step=step))
 
     def _keep(self, row: GapRow) -> None:
         key = (row.run, row.writer, row.source, row.first_seq)

@@ -262,9 +262,10 @@ class Intake:
     def _take_loss(self, gap: Gap) -> None:
         """Note records that were never written: the hole has as many numbers as they would have taken."""
         self._expect(gap.first_seq + gap.lost <= MAX_SEQ, "more losses than there are numbers")
-        state = self._hear(*self._trainer(), gap.time).state
+        entry = self._newest(self._hear(*self._trainer(), gap.time))
+        state = entry.state
         row = GapRow(
-            run=self._key.run,
+            run=entry.run,
             writer=self._key.writer,
             source="lost",
             first_seq=gap.first_seq,
@@ -274,7 +275,7 @@ class Intake:
             last_step=gap.last_step,
         )
         self._catalog.gaps.add(row)
-        losses = self._catalog.gaps.of_writer(self._key.run, self._key.writer, "lost")
+        losses = self._catalog.gaps.of_writer(entry.run, self._key.writer, "lost")
         state.lost_before_write = min(sum(one.end_seq - one.first_seq for one in losses), MAX_SEQ)
 
     # -- frames
@@ -294,7 +295,7 @@ class Intake:
             if is_new:
                 entry.state.taken = seq + 1
                 _note_step(entry.state, frame)
-            self._catalog.gaps.close(self._key.run, self._key.writer, frame.step)
+            self._catalog.close_gap(self._key, entry, step=frame.step)
         self._frames[frame.member, timeline].append((seq, frame))
         if timeline is None:
             if is_new and (has_tensors(frame) or frame.histograms):

@@ -146,10 +146,13 @@ def note_skip(catalog: Catalog, key: StreamKey, *, first_seq: int, end_seq: int,
     writer = writer_of(key)
     if key.stream not in ("metrics", "detail") or writer is None:
         return
+    # Detail is told of the run, whichever of its models it is of.
     entry = catalog.incarnations.get((key.run, *writer))
+    if entry is not None and key.stream == "metrics":
+        entry = catalog.newest_framed(entry)
     reached = entry.state.last_step if entry else None
     row = GapRow(
-        run=key.run,
+        run=entry.run if entry else key.run,
         writer=key.writer,
         source="skip" if key.stream == "metrics" else "detail",
         first_seq=first_seq,

@@ -17,6 +17,7 @@ from dashboard.store.protocol import StepRange, Store
 from probe.wire import (
     Event,
     Frame,
+    Gap,
     HostSample,
     LayerInfo,
     Layout,
@@ -91,6 +92,32 @@ def test_each_member_has_its_own_steps_and_layers(store: Store) -> None:
         read = store.scalars(rows[number].run, 0, ["loss"], StepRange(), 10)
         assert list(read["mean"]) == [10.0 * number, 10.0 * number + 1]
         assert store.layout(rows[number].run, 0) is not None
+
+
+def test_hole_is_shown_in_the_models_around_it(store: Store) -> None:
+    give(store, "events", start(), layout(0), start(1), layout(1), start(2), layout(2))
+    metrics = StreamKey(run="run", writer=WRITER, stream="metrics")
+    give(store, "metrics", frame(0, 1, 1.0), frame(1, 1, 1.0))
+    store.skip(metrics, 2, 5, "lost")
+    give(store, "metrics", frame(7, 2, 1.0))
+    store.skip(metrics, 6, 7, "lost")
+    give(store, "metrics", frame(9, 2, 1.0))
+    shown = [
+        [(gap.first_step, gap.last_step, gap.count) for gap in store.gaps(run)]
+        for run in ("run", "run.m1", "run.m2")
+    ]
+    assert shown == [[], [(1, 5, 3)], [(None, 7, 3), (7, 9, 1)]]
+
+
+def test_steps_that_were_never_written_are_missing_of_the_model_that_was_trained(store: Store) -> None:
+    give(store, "events", start(), start(1))
+    gap = Gap(
+        stream="metrics", first_seq=2, end_seq=2, lost=4, first_step=3, last_step=8, reason="", time=1.0
+    )
+    give(store, "events", gap, start(2))
+    assert [[gap.count for gap in store.gaps(run)] for run in ("run", "run.m1", "run.m2")] == [[], [4], []]
+    (lost,) = (row.ranks[0].lost_before_write for row in store.runs() if row.run == "run.m1")
+    assert lost == 4
 
 
 def test_run_without_further_models_is_as_it_was(store: Store) -> None:
