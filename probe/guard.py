@@ -56,7 +56,7 @@ def is_scripts(error: BaseException) -> bool:
 def let_pass(error: BaseException) -> None:
     """Raise what a signal handler has raised, in an `except` that is meant for failures of ours.
 
-    A TimeoutError of an alarm is an OSError, too.
+    A TimeoutError of an alarm is an OSError, and torch raises a RuntimeError where a worker has died.
     """
     if is_from_signal(error):
         raise error

@@ -8,13 +8,13 @@ from __future__ import annotations
 import types
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
+from ..guard import suppressed
 from .torch_lookup import symbol
 
 
@@ -134,7 +134,7 @@ def call_after_graph(loss: Tensor, call: Callable[[], None]) -> None:
     def begin(gradient: Tensor) -> None:
         handle.remove()
         # A compiled backward has no queue.
-        with suppress(AttributeError, RuntimeError):
+        with suppressed(AttributeError, RuntimeError):
             engine.queue_callback(call)
 
     handle: Any = loss.register_hook(begin)  # type: ignore[no-untyped-call]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ..guard import let_pass
 from .torch_lookup import symbol
 
 
@@ -48,7 +49,8 @@ def storage_reference(tensor: Tensor) -> object | None:
     try:
         storage = tensor.untyped_storage()
         return StorageWeakRef(storage) if storage.data_ptr() else None  # type: ignore[no-untyped-call]
-    except (NotImplementedError, RuntimeError):
+    except (NotImplementedError, RuntimeError) as error:
+        let_pass(error)
         return None
 
 
@@ -64,7 +66,8 @@ def storage_key(tensor: Tensor) -> int:
         if type(tensor) in _PLAIN and tensor.layout is torch.strided and (address := tensor.data_ptr()):
             return address - int(tensor.storage_offset()) * tensor.element_size()
         return tensor.untyped_storage().data_ptr()
-    except (NotImplementedError, RuntimeError):
+    except (NotImplementedError, RuntimeError) as error:
+        let_pass(error)
         return 0
 
 
@@ -74,7 +77,8 @@ def storage_bytes(tensor: Tensor) -> int:
         tensor = tensor._values()
     try:
         return tensor.untyped_storage().nbytes()
-    except (NotImplementedError, RuntimeError):
+    except (NotImplementedError, RuntimeError) as error:
+        let_pass(error)
         return 0
 
 

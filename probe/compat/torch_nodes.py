@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
+from ..guard import let_pass
+
 
 def available() -> dict[str, bool]:
     """Return which of the private attributes here a node of this torch has; makes a node to look at."""
@@ -75,8 +77,9 @@ def saved_exponent(node: Any) -> float | None:
     """The number that a node of `pow` raises to; None of another node, or where torch does not tell."""
     try:
         exponent = getattr(node, "_saved_exponent", None)
-    except RuntimeError:
+    except RuntimeError as error:
         # A backward has freed it.
+        let_pass(error)
         return None
     return float(exponent) if isinstance(exponent, int | float) else None
 
@@ -139,5 +142,6 @@ def output_shape(node: Any) -> tuple[int, ...] | None:
     made = getattr(node, "_input_metadata", None)
     try:
         return tuple(int(length) for length in made[0].shape) if made else None
-    except (AttributeError, TypeError, ValueError, RuntimeError):
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        let_pass(error)
         return None

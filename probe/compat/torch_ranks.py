@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any, Final, cast
 
 import torch
 from torch import Tensor, nn
 
+from ..guard import suppressed
 from .torch_modules import compiled_original
 
 COLLECTIVES: Final = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})
@@ -52,7 +52,7 @@ def collective_timeouts_s() -> list[float]:
     found = []
     for group in getattr(_world, "pg_map", None) or {}:
         for device in getattr(group, "_device_types", ()):
-            with suppress(AttributeError, RuntimeError):
+            with suppressed(AttributeError, RuntimeError):
                 found.append(group._get_backend(device).options._timeout.total_seconds())
     return found
 
@@ -64,7 +64,7 @@ def collectives_begun(group: Any = None) -> int | None:
         group: which; None: that of all ranks.
     """
     group = group or getattr(_world, "default_pg", None)
-    with suppress(AttributeError, RuntimeError, TypeError):
+    with suppressed(AttributeError, RuntimeError, TypeError):
         return int(group._get_sequence_number_for_group())
     return None
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ..compat import torch_engine, torch_memory, torch_modules
 from ..errors import ReplayError
+from ..guard import let_pass
 from ..threads.call_sites import CallSites, rejoined
 from ..threads.stacks import RawFrame, raw_stack
 from .arguments import HeldArguments, find_outputs
@@ -232,6 +233,7 @@ class RootCapture:
             try:
                 capture._receive(position, gradient, droppable=droppable)
             except (RuntimeError, TypeError, AttributeError) as error:
+                let_pass(error)
                 capture._decline(f"dL/d(output) cannot be kept: {error}")
 
         return torch_engine.left_out_of_pickles(keep)

@@ -23,7 +23,7 @@ from torch.optim.optimizer import Optimizer
 from ..attach.layout import unwrap
 from ..compat import torch_ranks
 from ..delivery.recorder.run_id import derive_run_id
-from ..guard import Guard
+from ..guard import Guard, let_pass
 from ..session import Probe
 from ..settings.config import ProbeConfig
 from ..watching import watch
@@ -143,7 +143,8 @@ def _run_of_ranks(trainer: Any) -> str | None:
         store.set(_RUN_KEY, derive_run_id(os.environ))
     try:
         store.wait([_RUN_KEY], _PATIENCE)
-    except RuntimeError:
+    except RuntimeError as error:
+        let_pass(error)
         return None
     return str(store.get(_RUN_KEY).decode())
 

@@ -12,7 +12,7 @@ from ..attach.layout import modules_with_names
 from ..attach.watched_model import WatchedModel
 from ..compat.torch_modules import registered_hooks
 from ..detectors.hook_counts import HookCounts
-from ..guard import Guard
+from ..guard import Guard, let_pass
 from ..incidents.incidents import IncidentReporter
 from ..threads.notebook_cells import shown_name
 from ..threads.pieces import give_way
@@ -80,7 +80,8 @@ class HookWatch:
     def _named(self) -> dict[str, nn.Module]:
         try:
             return dict(modules_with_names(self._model.root))
-        except RuntimeError:  # the script adds a module meanwhile
+        except RuntimeError as error:  # the script adds a module meanwhile
+            let_pass(error)
             return {}
 
 

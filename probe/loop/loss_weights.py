@@ -13,6 +13,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from ..compat.torch_nodes import node_name, output_shape, saved_value
+from ..guard import let_pass
 
 _MOST_NODES: Final = 64
 _SUMS: Final = frozenset({"AddBackward0", "SubBackward0", "NegBackward0", "MulBackward0", "DivBackward0"})
@@ -50,7 +51,8 @@ def _is_one_number(node: Any) -> bool:
 def _is_zero(node: Any, side: str) -> bool:
     try:
         factor = saved_value(node, side)
-    except RuntimeError:
+    except RuntimeError as error:
+        let_pass(error)
         return False
     if not isinstance(factor, Tensor) or factor.numel() != 1 or not factor.is_cpu or factor.requires_grad:
         return False

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from ..actions.progress_board import MAX_PHASE, ProgressBoard
-from ..guard import Guard
+from ..guard import Guard, let_pass
 from ..threads.watchdog import pulse
 from ..wire import Document
 from ..wire.documents import make_document
@@ -196,7 +196,8 @@ def _outermost_bar() -> BarState | None:
     kind: Any = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
     try:
         bars = [bar for bar in list(getattr(kind, "_instances", ())) if not getattr(bar, "disable", True)]
-    except RuntimeError:
+    except RuntimeError as error:
+        let_pass(error)
         return None  # another thread opens one
     bars = [bar for bar in bars if isinstance(getattr(bar, "start_t", None), float)]
     if not bars:

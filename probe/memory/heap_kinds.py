@@ -27,6 +27,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..guard import let_pass
+
 _MAX_NAMES: Final = 8192
 """Items of a dict with texts as keys, such as a model's modules; a longer one is entered at its ends."""
 MAX_ITEMS: Final = 512
@@ -161,7 +163,8 @@ def _first_of(value: Any, length: int) -> list[Any]:
             return items
         known = set(map(id, _items_of(value, None)))
         return items + [other for other in gc.get_referents(value) if id(other) not in known]
-    except RuntimeError:  # by another thread
+    except RuntimeError as error:  # by another thread
+        let_pass(error)
         return []
 
 
@@ -179,7 +182,8 @@ def _ends_of(value: Any, count: int, length: int) -> list[Any]:
     """So many of the first and last of the first `length` items; none of a container that is just changed."""
     try:
         return _read_ends(value, count, length)
-    except (RuntimeError, IndexError):  # by another thread
+    except (RuntimeError, IndexError) as error:  # by another thread
+        let_pass(error)
         return []
 
 

@@ -11,7 +11,6 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence, Sized
-from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..compat import torch_engine, torch_memory, torch_nodes
+from ..guard import let_pass
 from .plain_size import NO_SIZE, PlainSize, plain_size
 from .reachable import attributes, kept_by_error
 from .time_slices import TimeSlice
@@ -75,9 +75,11 @@ class Look(msgspec.Struct):
         """Count a tensor."""
         # One that the garbage collector has just cleared has no dtype; the sizes of one that torch.compile
         # traces are symbols, which cannot be counted by.
-        with suppress(RuntimeError, TypeError):
+        try:
             kind = (tensor.shape, tensor.dtype, tensor.device)
             self.tensors[kind] = self.tensors.get(kind, 0) + 1
+        except (RuntimeError, TypeError) as error:
+            let_pass(error)
 
     def growth_of(self, container: Any, length: int, step: int) -> Grown | None:
         """Return by what a container has grown since this look; None where it has not."""
@@ -190,7 +192,8 @@ def _graph_number(tensor: Tensor) -> int | None:
     """Number of the node that made a tensor; None without a graph."""
     try:
         node = tensor.grad_fn
-    except RuntimeError:  # a view whose base was changed in a way that autograd refuses
+    except RuntimeError as error:  # a view whose base was changed in a way that autograd refuses
+        let_pass(error)
         return None
     return None if node is None else torch_nodes.node_sequence_number(node)
 

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
+from ..guard import let_pass
 from .reachable import attributes, kept_by_error
 
 _SAMPLED: Final = 4
@@ -91,5 +92,6 @@ def _some_of(value: Any, base: Any, depth: int) -> list[Any]:
     try:
         items = dict.values(value) if base is dict else base.__iter__(value)
         return list(itertools.islice(items, _INSIDE[depth]))
-    except RuntimeError:  # by another thread
+    except RuntimeError as error:  # by another thread
+        let_pass(error)
         return []

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from ..compat.torch_modules import registries
+from ..guard import let_pass
 from ..threads.notebook_cells import shown_name
 
 _MAX_ITEMS: Final = 256
@@ -268,7 +269,8 @@ def _inside(value: Any, path: Access, plain: dict[type, bool]) -> list[tuple[Any
         if issubclass(kind, set | frozenset):
             members = itertools.islice(_members(value), _MAX_ITEMS)
             return [(item, path.then("member", None)) for item in members]
-    except RuntimeError:  # changed by another thread meanwhile
+    except RuntimeError as error:  # changed by another thread meanwhile
+        let_pass(error)
         return []
     if kind is FunctionType:
         return _of_function(value, path)

@@ -8,6 +8,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ..guard import let_pass
+
 LOGGED_PREFIX: Final = "log/"
 """Of the series that the script logs, but for its loss."""
 
@@ -41,10 +43,12 @@ def deferred_float(name: str, value: object) -> Callable[[], float]:
         try:
             return _deferred_tensor(value.detach())
         except RuntimeError as error:
+            let_pass(error)
             raise ValueError(f"run.log({name}=...) got a tensor that cannot be read: {error}") from None
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError, RuntimeError):
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        let_pass(error)
         raise ValueError(
             f"run.log({name}=...) got {type(value).__name__}; log one number or tensor"
         ) from None

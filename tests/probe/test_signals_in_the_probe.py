@@ -23,6 +23,7 @@ from probe.attach.root_calls import RootCalls
 from probe.delivery.host_memory import read_memory
 from probe.delivery.journal.journal import JournalWriter
 from probe.delivery.journal.journal_reader import read_stream
+from probe.forensics.capture import RootCapture
 from probe.guard import Guard, finish_beside_signals, is_from_signal, outcome_of
 from probe.incidents import error_events
 from probe.memory.heap_meter import own_bytes
@@ -175,6 +176,19 @@ def test_timeout_of_the_script_is_no_unreadable_file(
     with pytest.raises(TimeoutError, match="too long"):
         ask()
     signal.signal(signal.SIGALRM, before)
+
+
+def test_dead_worker_is_no_gradient_that_cannot_be_kept(
+    monkeypatch: pytest.MonkeyPatch, strike_once: Callable[[], None]
+) -> None:
+    monkeypatch.setattr(RootCapture, "_receive", lambda *_, **__: [strike_once()])
+    model = torch.nn.Linear(2, 1)
+    capture = RootCapture(model, size_cap_bytes=1, parameter_stamp=None)
+    output = 2 * model(torch.ones(1, 2))
+    capture._hold(output)
+    with pytest.raises(RuntimeError, match="worker"):
+        output.backward()
+    assert not capture.declined
 
 
 def end_of_a_root() -> Callable[[], bool]:

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from ...guard import let_pass
+
 Family = Literal["variance_preserving", "variance_exploding", "flow"]
 _ABOVE_ONE: Final = 1.001
 """`init_noise_sigma`, by which a pipeline multiplies its first noise, is 1 where variance is preserved."""
@@ -124,5 +126,6 @@ def _numbers(values: Any) -> list[float]:
 def _number(value: Any) -> float | None:
     try:
         return float(value)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError) as error:
+        let_pass(error)
         return None

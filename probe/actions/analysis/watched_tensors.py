@@ -11,6 +11,7 @@ from torch import Tensor
 from ...compat import torch_modes
 from ...compat.host_copy import HostCopy, is_capturing
 from ...compat.torch_memory import local_shard
+from ...guard import let_pass
 from ...measure.statistics.statistics import tensor_statistics
 from ...measure.statistics.torch_statistics import dense_elements
 
@@ -45,6 +46,7 @@ def deferred_statistics(name: str, tensor: Tensor) -> dict[str, Callable[[], flo
         with torch.no_grad(), torch.autocast(local.device.type, enabled=False):
             read = _measured(local) if local.is_cpu else _launched(local)
     except (RuntimeError, NotImplementedError) as error:
+        let_pass(error)
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"watch_tensor({name!r}, ...) cannot read the tensor: {reason}") from None
     return {f"{name}/{statistic}": read(index) for index, statistic in enumerate(STATISTICS)}

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from ...guard import outcome_of
+from ...guard import let_pass, outcome_of
 from .kept_profiles import keep_profile
 from .profile_body import make_profile
 from .recording import Recording
@@ -97,6 +97,7 @@ class StepProfiler:
         try:
             self._recording = Recording(on_takeover=lambda: self._end(""))
         except (ValueError, RuntimeError) as error:
+            let_pass(error)
             self._give_up(step, f"Not profiled: {error}")
             return
         self._first_step, self._last_step, self._rss_bytes = step + 1, step, self._rss()

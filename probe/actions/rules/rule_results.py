@@ -8,7 +8,7 @@ from typing import Final, get_args
 
 import numpy as np
 
-from ...guard import outcome_of
+from ...guard import let_pass, outcome_of
 from ...wire import Severity
 
 _SEVERITIES: Final = get_args(Severity)
@@ -59,8 +59,8 @@ def _as_number(name: str, value: object) -> float | None:
     try:
         if not isinstance(value, str | bytes):
             return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        pass
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        let_pass(error)
     raise ValueError(f"{name}={value!r} must be a number")
 
 

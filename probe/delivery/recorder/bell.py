@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
+
+from ...guard import let_pass
 
 
 class Bell:
@@ -21,8 +22,10 @@ class Bell:
 
     def ring(self) -> None:
         """Let one waiter go; ringing again before anyone waits changes nothing."""
-        with contextlib.suppress(RuntimeError):
+        try:
             self._silence.release()
+        except RuntimeError as error:
+            let_pass(error)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for a ring; whether there was one."""

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from ...guard import let_pass
 from .bell import Bell
 
 _logger = logging.getLogger(__name__)
@@ -84,10 +85,14 @@ class BesideWriter:
             if self._is_running:
                 return
             self._is_running = True
+        thread = threading.Thread(target=self._run, name="nanscope-bundle", daemon=True)
         try:
-            threading.Thread(target=self._run, name="nanscope-bundle", daemon=True).start()
-        except RuntimeError:
-            self._run()
+            thread.start()
+        except RuntimeError as error:
+            let_pass(error)
+        finally:
+            if thread.ident is None:
+                self._run()
 
     def wait(self, most_s: float = END_WAIT_S) -> list[Task]:
         """Wait until all is done; return what is not by then."""

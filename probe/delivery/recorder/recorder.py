@@ -20,6 +20,7 @@ from typing import Final, Literal
 import msgspec
 
 from ...errors import JournalError
+from ...guard import let_pass
 from ...threads.life_sign import LifeSignWriter
 from ...threads.pieces import give_way, process, work_in_pieces
 from ...threads.processor_wait import ProcessorWait
@@ -140,6 +141,7 @@ class Recorder:
         except RuntimeError as error:  # a limit on threads, or the interpreter is ending
             self._thread_end.is_over = True
             self.close(outcome="finished", last_step=None)
+            let_pass(error)
             raise JournalError(f"no thread can be started: {error}") from error
 
     @property

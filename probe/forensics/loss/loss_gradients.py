@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...compat import torch_engine, torch_memory, torch_modes
 from ...compat.torch_memory import version
+from ...guard import let_pass
 from ..nonfinite_kinds import Kinds
 from ..tensor_facts import classify, is_checkable
 
@@ -119,7 +120,8 @@ def _hook(reference: weakref.ref[LossGradients], name: str) -> Callable[[Any, An
         # Runs inside the user's backward: an odd kind of tensor must not stop it.
         try:
             noted._take(name, received, sent)
-        except (RuntimeError, TypeError, AttributeError):
+        except (RuntimeError, TypeError, AttributeError) as error:
+            let_pass(error)
             noted._is_whole = False
 
     return note

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from torch import Tensor
 
 from ...compat.torch_nodes import node_name, output_shape, saved_operands, saved_tensor, saved_value
+from ...guard import let_pass
 from .loss_graph import LossGraph
 
 _MOST_NODES: Final = 16
@@ -55,8 +56,9 @@ def read_terms(loss: Tensor) -> LossTerms:
     reading = _Reading()
     try:
         divisor, share = reading.divisor(node), reading.share(node)
-    except RuntimeError:
+    except RuntimeError as error:
         # A backward has freed it: the one that is about to begin will fail, in its own words.
+        let_pass(error)
         return NO_TERMS._replace(node=type(node))
     return LossTerms(divisor, share, reading.core(node), reading.divider if reading.has_sum else None)
 
