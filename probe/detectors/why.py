@@ -65,6 +65,8 @@ class _Steps:
     """The highest learning rate of each; NaN where it is not known."""
     lowest: Floats
     """The lowest; likewise."""
+    end: int
+    """How many steps there were up to the last of these."""
 
 
 class _Told(NamedTuple):
@@ -82,7 +84,6 @@ class RecentSteps:
     def __init__(self) -> None:
         self._unseen: list[Observation | ObservationBatch] = []
         self._held: deque[_Steps] = deque()
-        self._count = 0
         self._layers = LayerIndex()
         self._names: tuple[str, ...] = ()
         self._jumps: deque[Move] = deque(maxlen=_MOST_JUMPS)
@@ -130,7 +131,6 @@ class RecentSteps:
             self._note_phase(known, steps[0], rates[0])
             self._held.clear()
             self._jumps.clear()
-            self._count = 0
 
         is_again = bool(self._held) and steps[0] <= self._held[-1].numbers[-1]
         self._layers.update(one, begin, is_again=is_again)
@@ -146,10 +146,10 @@ class RecentSteps:
         self._names = one.layer_names
         loss = _known(losses)
         loss[[value is not None and math.isnan(value) for value in losses]] = np.inf
-        self._held.append(_Steps(steps, loss, norms.astype(np.float32), _known(rates), _known(lowest)))
-        self._count += len(steps)
-        while self._count - len(self._held[0].numbers) >= _HISTORY_STEPS:
-            self._count -= len(self._held.popleft().numbers)
+        end = len(steps) + (self._held[-1].end if self._held else 0)
+        self._held.append(_Steps(steps, loss, norms.astype(np.float32), _known(rates), _known(lowest), end))
+        while end - self._held[0].end >= _HISTORY_STEPS:
+            self._held.popleft()
 
     def _note_phase(self, known: int, step: int, rate: float | None) -> None:
         """Note that other layers are trained from a step on, before those of before are forgotten.

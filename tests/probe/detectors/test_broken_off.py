@@ -16,6 +16,7 @@ from detector_series import as_batch, lognormal, observe_norms
 from probe import detectors
 from probe.attach.observation.dead_units import DeadUnits
 from probe.detectors import DetectorBank, DetectorThresholds, Observation
+from probe.detectors.why import RecentSteps
 
 _FOLDER = str(Path(detectors.__file__).parent)
 _WARM, _BATCH, _MORE = 40, 30, 36
@@ -70,6 +71,23 @@ def test_detectors_judge_on_wherever_a_handler_breaks_them_off(way: str) -> None
         for observation in more:
             bank.observe(observation)
     assert broken_off > 10
+
+
+def test_recent_steps_are_held_wherever_a_handler_breaks_their_count_off() -> None:
+    warm, broken_off = RecentSteps(), 0
+    for observation in steps(0, 100, layers=2):
+        warm.note(observation)
+    kept = sum(len(held.numbers) for held in warm._held)
+    struck, more = steps(100, 4, layers=2), steps(104, 8, layers=2)
+    while True:
+        recent = copy.deepcopy(warm)
+        if not strike(broken_off, lambda recent=recent: [*map(recent.note, struck)]):  # type: ignore[misc]
+            break
+        broken_off += 1
+        for observation in more:
+            recent.note(observation)
+        assert sum(len(held.numbers) for held in recent._held) == kept
+    assert broken_off > 50
 
 
 def test_units_are_counted_on_wherever_a_handler_breaks_the_count_off() -> None:
