@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
-import weakref
 from typing import Final
 
 import numpy as np
@@ -20,9 +19,12 @@ from ...guard import let_pass
 
 _IN_PLACE: Final = frozenset({0xEF53, 0x58465342, 0x01021994})
 """ext2 to ext4, XFS, tmpfs: numbers of `statfs`, as linux/magic.h has them."""
-_FAILED: Final = ctypes.c_void_p(-1).value
+_MAP_FIXED: Final = 0x10
+"""Of Linux."""
 _STATFS_BYTES: Final = 256
 """More than `struct statfs` has anywhere; its first word is the file system's number."""
+
+_failed: Final[list[object]] = []
 
 
 def map_written_file(descriptor: int, size: int) -> npt.NDArray[np.uint8] | None:
@@ -34,19 +36,20 @@ def map_written_file(descriptor: int, size: int) -> npt.NDArray[np.uint8] | None
     """
     if not sys.platform.startswith("linux") or file_system(descriptor) not in _IN_PLACE:
         return None
-    # Not by `mmap.mmap`: it keeps a descriptor of its own, and closes whatever has that number at the end.
-    # Populated: no step waits for a page of its own.
-    flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+    # Python's mapping of a file keeps a descriptor, and closes whatever has that number at the end. This one
+    # is of no file; the file is mapped over it, and goes with it, without Python code. Populated: no step
+    # waits for a page of its own.
+    flags = mmap.MAP_SHARED | _MAP_FIXED | getattr(mmap, "MAP_POPULATE", 0)
+    memory = np.frombuffer(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=np.uint8)
     functions = ctypes.CDLL(None)
     functions.mmap.restype = ctypes.c_void_p
     functions.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
-    functions.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    address = functions.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor, 0)
-    if address in (None, _FAILED):
+    place = memory.ctypes.data
+    if functions.mmap(place, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor, 0) != place:
+        # What lies there now may be another's: it is never unmapped.
+        _failed.append(memory)
         return None
-    memory = (ctypes.c_uint8 * size).from_address(address)
-    weakref.finalize(memory, functions.munmap, address, size).atexit = False
-    return np.frombuffer(memoryview(memory).cast("B"), dtype=np.uint8)
+    return memory
 
 
 def file_system(descriptor: int) -> int | None:

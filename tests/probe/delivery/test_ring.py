@@ -277,6 +277,20 @@ def test_file_is_mapped_only_where_pages_are_written_in_place(
         assert file_mapping.map_written_file(file.fileno(), 4096) is None
 
 
+def test_mapped_file_is_unmapped_with_the_last_that_holds_it(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(5000))
+    with path.open("r+b") as file:
+        memory = file_mapping.map_written_file(file.fileno(), 5000)
+    if memory is None:
+        pytest.skip("files are not mapped on this file system")
+    maps = Path("/proc/self/maps")
+    memory[-1] = 7
+    assert str(path) in maps.read_text() and path.read_bytes()[-1] == 7
+    del memory
+    assert str(path) not in maps.read_text()
+
+
 def test_file_system_is_the_one_that_stat_names(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     named = subprocess.run(["stat", "-f", "-c", "%t", tmp_path], capture_output=True, text=True, check=True)
