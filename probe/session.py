@@ -49,6 +49,7 @@ from .loop.session_builder import build_if_possible
 from .loop.session_facts import SessionFacts
 from .loop.session_parts import SessionParts
 from .loop.step_tracker import StepTracker
+from .measure.kernels.binding import at_death
 from .settings.config import Level, Mode, ProbeConfig, is_off_by_environment
 from .settings.second_watch import refusals
 from .step.log_values import deferred_values
@@ -210,13 +211,13 @@ class Probe(
         probe.training_values = parts.training_values
         probe._errors = SeenErrors(parts.run, parts.recorder.group)
         probe._progress = parts.progress
-        recording.add(probe)
+        recording[probe] = None
         probe._key = id(root)
         _sessions[probe._key] = probe
         registry.enter(probe)
         if parts.control is not None:
             parts.control.clear = probe._clear_asked
-        probe._model_reference = weakref.ref(root, lambda _: probe._let_go())
+        probe._model_reference = weakref.ref(root, at_death(probe._let_go))
         return probe
 
     def __repr__(self) -> str:
@@ -441,7 +442,7 @@ class Probe(
             del _sessions[self._key]
         registry.leave(self)
         self.active = False
-        recording.discard(self)
+        recording.pop(self, None)
         # Not the reference that calls back: nobody is to hear of the model's end once nothing is recorded.
         model, self._model_reference = self.watched_model, None
         self._reported_model = None if model is None else weakref.ref(model)
@@ -542,7 +543,7 @@ class Probe(
         if self._tracker is not None:
             self._tracker.detach()
         self.active = False
-        recording.discard(self)
+        recording.pop(self, None)
         self._tracker = self._incidents = self._recorder = None
 
     def _complain(self, name: str, problem: str) -> None:

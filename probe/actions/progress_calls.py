@@ -6,11 +6,11 @@ Mixed into `Probe`. What is told is put on a board, and written by the recorder'
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
+from ..compat.weak_tables import WeakTable
 from ..detectors.base import Finding
 from .progress_board import ProgressBoard
 
@@ -129,5 +129,5 @@ def phase(name: str) -> Iterator[None]:
             entered.__exit__(None, None, None)
 
 
-recording: Final[weakref.WeakSet[ProgressCalls]] = weakref.WeakSet()
+recording: Final[WeakTable[ProgressCalls, None]] = WeakTable()
 """Sessions that record; each is put here when it begins, and taken out when it ends."""

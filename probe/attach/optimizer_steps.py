@@ -20,6 +20,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
+from ..compat.weak_tables import WeakTable
 from ..threads.unnoticed import is_replaying
 from .armed_calls import armed_calls
 
@@ -77,7 +78,7 @@ class OptimizerSteps:
     _listener: UpdateListener
 
     def __init__(self) -> None:
-        self._owned: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
+        self._owned: WeakTable[Optimizer, bool] = WeakTable()
         self._open: list[weakref.ref[Optimizer]] = []
         self._in_closure = False
         self.in_trial = False

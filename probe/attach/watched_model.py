@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from ..compat import all_objects, torch_nodes, torch_ranks
+from ..compat.weak_tables import WeakTable
 from ..detectors.layers import in_words, topmost_modules
 from ..measure.statistics.statistics import (
     Floats,
@@ -65,11 +66,11 @@ class WatchedModel:
             if self.has_stray_optimizer:
                 _logger.warning("nanscope: %s", _describe_stray(root, layout, optimizer))
         self._has_optimizer: bool | None = True if optimizer is not None else None
-        self._keys: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._keys: WeakTable[Optimizer, int] = WeakTable()
         self._with_key: list[tuple[array[int], int]] = []
         """Identities of parameters that an optimizer updates, and its number."""
         self._modules: Sequence[ModuleInfo] = ()
-        self._held: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._held: WeakTable[Optimizer, int] = WeakTable()
         self._frozen: list[nn.Parameter] = []
         self._updates = UnseenUpdates()
         self._unseen_updates = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -20,11 +19,12 @@ from ..actions.recovery.update_skip import parameters_of
 from ..actions.watched_session import Session
 from ..attach.optimizer_steps import listen_to_steps
 from ..compat import all_objects, torch_engine, torch_memory
+from ..compat.weak_tables import WeakTable
 from ..detectors.base import Finding
 from ..session import running_sessions
 
 _logger = logging.getLogger("probe.actions.recovery")
-_counts: weakref.WeakKeyDictionary[Session, Counter[str]] = weakref.WeakKeyDictionary()
+_counts: WeakTable[Session, Counter[str]] = WeakTable()
 _LEVELS: Final = {"critical": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
 
 

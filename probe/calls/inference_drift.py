@@ -5,13 +5,13 @@ Used by `safe_inference`.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from torch import Tensor, nn
 
 from ..attach.layout import unwrap
+from ..compat.weak_tables import WeakTable
 from ..detectors.base import Finding
 from ..detectors.cause_advice import DRIFTED
 from ..detectors.training_values import OUTPUT, Drift, TrainingValues, values_of_input
@@ -21,7 +21,7 @@ from ..session import Probe
 from .attempts import tell
 
 _THE_OUTPUT: Final = "The output"
-_told: weakref.WeakKeyDictionary[Probe, set[str]] = weakref.WeakKeyDictionary()
+_told: WeakTable[Probe, set[str]] = WeakTable()
 """What is off by now, of each session: said once, and again after it was as in training."""
 _guard: Final = Guard()
 

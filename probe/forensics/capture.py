@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..compat import torch_engine, torch_memory, torch_modules
+from ..compat.weak_tables import WeakTable
 from ..errors import ReplayError
 from ..guard import let_pass
 from ..threads.call_sites import CallSites, rejoined
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 _CALL_SITE_FRAMES: Final = 16
 _STACK_FRAMES: Final = 256
 _forward_sites, _backward_sites = CallSites(_CALL_SITE_FRAMES), CallSites(_CALL_SITE_FRAMES)
-_watches: weakref.WeakKeyDictionary[nn.Module, StateWatch] = weakref.WeakKeyDictionary()
+_watches: WeakTable[nn.Module, StateWatch] = WeakTable()
 _newest: tuple[Callable[[], nn.Module | None], StateWatch] = (lambda: None), StateWatch()
 """Of the root called last; a weak dictionary is slow to ask."""
 _order = itertools.count()

@@ -21,6 +21,7 @@ from torch.optim.optimizer import Optimizer
 from .. import watching
 from ..attach.optimizer_steps import listen_to_steps
 from ..guard import Guard
+from ..measure.kernels.binding import at_death
 from ..session import Probe
 
 
@@ -105,8 +106,9 @@ class AcceleratedRun:
         tracker = _Tracker(self)
         self._accelerator.trackers.append(tracker)
         self._undo.append(lambda: self._drop(tracker))
-        stop = listen_to_steps(_Steps(self))
-        weakref.finalize(self, stop).atexit = False
+        steps = _Steps()
+        stop = listen_to_steps(steps)
+        steps.run = weakref.ref(self, at_death(stop))
         self._undo.append(stop)
 
     def _drop(self, tracker: _Tracker) -> None:
@@ -146,17 +148,16 @@ class _Steps:
     Weakly: who listens is held, and through the accelerator the model would be held for ever.
     """
 
-    def __init__(self, run: AcceleratedRun) -> None:
-        self._after_step = weakref.WeakMethod(run._after_step)
+    run: Callable[[], AcceleratedRun | None] = staticmethod(lambda: None)
 
     def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Nothing is asked of a step that begins."""
 
     def after(self, optimizer: Optimizer) -> None:
         """A step has been made."""
-        after_step = self._after_step()
-        if after_step is not None:
-            after_step(optimizer)
+        run = self.run()
+        if run is not None:
+            run._after_step(optimizer)
 
 
 class _Tracker(GeneralTracker):  # type: ignore[misc]  # optional: not followed

@@ -23,6 +23,7 @@ from transformers import Trainer, TrainerCallback
 from ..actions.watched_session import Session
 from ..attach.layout import unwrap
 from ..guard import Guard
+from ..measure.kernels.binding import at_death
 from ..session import Probe
 from ..settings.config import ProbeConfig, is_switched_off
 from ..watching import watch
@@ -104,7 +105,7 @@ class _TrainCalls:
     """Wraps `Trainer.train` while any callback of ours lives: nothing else sees an exception leave it."""
 
     def __init__(self) -> None:
-        self._callbacks = 0
+        self._living: dict[int, weakref.ref[NanscopeCallback]] = {}
         self._original: Any = None
         self._wrapper: Any = None
         # The garbage collector may end a callback in between, on the same thread.
@@ -112,17 +113,17 @@ class _TrainCalls:
 
     def add(self, callback: NanscopeCallback) -> None:
         with self._lock:
-            self._callbacks += 1
-            weakref.finalize(callback, self._remove).atexit = False
+            key = id(callback)
+            self._living[key] = weakref.ref(callback, at_death(functools.partial(self._remove, key)))
             if self._original is None:
                 self._original = Trainer.train
                 self._wrapper = Trainer.train = _observed(Trainer.train)
 
-    def _remove(self) -> None:
+    def _remove(self, key: int) -> None:
         with self._lock:
-            self._callbacks -= 1
+            self._living.pop(key, None)
             # Someone else may have wrapped ours in the meantime: then theirs stays, and ours with it.
-            if not self._callbacks and Trainer.train is self._wrapper:
+            if not self._living and Trainer.train is self._wrapper:
                 Trainer.train, self._original = self._original, None
 
 

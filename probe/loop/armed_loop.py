@@ -26,6 +26,7 @@ from ..forensics.capture import generator_states
 from ..forensics.loss.loss_terms import LossTerms
 from ..incidents.lasting import bad_parts
 from ..measure.kernels import hot_binding
+from ..measure.kernels.binding import at_death
 from ..measure.kernels.hot_binding import (
     AFTER_FORWARD,
     IN_BACKWARD,
@@ -235,8 +236,8 @@ class ArmedLoop:
         state.free_since_ns, state.frozen_at = plan.free_since_ns, 0
         self._alive = [*alive, *groups]
         # Something else may come to lie at the address of what is gone.
-        self._root = weakref.ref(plan.root, lambda _: self.stop())
-        self._optimizer = weakref.ref(plan.optimizer, lambda _: self.stop())
+        self._root = weakref.ref(plan.root, at_death(self.stop))
+        self._optimizer = weakref.ref(plan.optimizer, at_death(self.stop))
         return True
 
     def start(self, follower: Follower, step: int, *, slow_at: int, last_end_ns: int) -> None:
@@ -261,7 +262,7 @@ class ArmedLoop:
         loop.optimizer, loop.thread = id(optimizer), threading.get_ident()
         self.calls.follow(loop)
         self._alive, self._root = [loop], lambda: None
-        self._optimizer = weakref.ref(optimizer, lambda _: self.stop())
+        self._optimizer = weakref.ref(optimizer, at_death(self.stop))
         state = self.state
         state.step, state.steps, state.own_ns, state.attention = step, 0, 0, 0
         armed_calls.before_step, armed_calls.after_step = self.calls.count_step, self.calls.pass_step

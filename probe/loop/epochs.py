@@ -7,12 +7,12 @@ epochs, only what is told counts. Used by the session, on the training thread.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
 from ..attach.loader_passes import loader_passes
+from ..compat.weak_tables import WeakTable
 from ..guard import Guard
 from ..step.open_step import LogValue
 from ..step.step_meters import StepMeters
@@ -62,7 +62,7 @@ class EpochWatch:
         self._first_step = first_step
         self._schedule, self._meters, self._attention = schedule, meters, attention
         self._last_step, self._log, self._on_end, self._guard = last_step, log, on_end, guard
-        self._begun: weakref.WeakKeyDictionary[object, int | None] = weakref.WeakKeyDictionary()
+        self._begun: WeakTable[object, int | None] = WeakTable()
         """Iterators that are under way, and the last step when they began."""
         self._may_be_unknown = True
         """Whether no pass has run out yet that was under way when the session began."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from ..actions.step_hooks import StepHooks
 from ..attach.loader_passes import loader_passes
 from ..compat.torch_training import LoaderWorkers, kept_iterator, samples_given, workers_of
+from ..compat.weak_tables import WeakTable
 from ..delivery.host_memory import private_bytes_of
 from ..detectors.loader_workers import GrowingWorkers, RestartedWorkers
 from ..guard import Guard
@@ -55,7 +55,7 @@ class LoaderWatch:
         self._incidents, self._attention = incidents, attention
         self._last_step, self._guard = last_step, guard
         self._restarted = RestartedWorkers()
-        self._growing: weakref.WeakKeyDictionary[object, GrowingWorkers] = weakref.WeakKeyDictionary()
+        self._growing: WeakTable[object, GrowingWorkers] = WeakTable()
         """Of iterators whose workers go on from pass to pass, which are one object in all passes."""
         loader_passes.add(self)
         self._guard.run(_PART, self._find_begun)

@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Final, NamedTuple, Protocol
@@ -21,6 +20,7 @@ from torch import nn
 
 from ..attach.call_wrappers import is_own_frame
 from ..attach.layout import unwrap
+from ..compat.weak_tables import WeakTable
 from ..delivery.recorder.recorder import Recorder
 from ..delivery.recorder.run_facts import notebook_cell
 from ..incidents.event_writer import EventWriter
@@ -111,7 +111,8 @@ class MemberSeries:
         self.newest = session
         self._older: list[tuple[MemberSession, int]] = []
         """Sessions that are followed beside the newest one, and the steps that each had made then."""
-        self._numbers: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary({model: 0})
+        self._numbers: WeakTable[nn.Module, int] = WeakTable()
+        self._numbers[model] = 0
         self._told_beyond = 0
         self._steps: dict[int, int] = {}
         """Of members whose session has ended, where a model may come again."""

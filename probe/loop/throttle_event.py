@@ -6,8 +6,9 @@ All models of a process share it, and all ranks its id. Used on the threads that
 
 from __future__ import annotations
 
+import weakref
+from functools import partial
 from typing import Final
-from weakref import WeakValueDictionary
 
 from ..incidents.event_writer import EventWriter
 from ..settings.levels import LABELS
@@ -15,7 +16,7 @@ from .throttle import TRIPWIRE, Change
 
 _NAMED: Final = 4
 """Features that the first line names."""
-_events: Final[WeakValueDictionary[str, ThrottleEvent]] = WeakValueDictionary()
+_events: Final[dict[str, weakref.ref[ThrottleEvent]]] = {}
 """By group; the sessions that have changed something hold them."""
 
 
@@ -104,9 +105,12 @@ class ThrottleEvent:
 
 def event_of(writer: EventWriter) -> ThrottleEvent:
     """Return the event of the training that a session belongs to; the session has to hold it."""
-    found = _events.get(writer.group)
+    reference = _events.get(writer.group)
+    found = None if reference is None else reference()
     if found is None or not found.is_open:
-        found = _events[writer.group] = ThrottleEvent(writer)
+        found = ThrottleEvent(writer)
+        # No Python code: nobody hears of what a signal's handler raises where an object dies.
+        _events[writer.group] = weakref.ref(found, partial(_events.pop, writer.group))
     return found
 
 

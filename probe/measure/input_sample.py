@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
 from typing import Any, Final
@@ -19,6 +18,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from ..compat.weak_tables import WeakTable
 from ..detectors.sample import InputSample
 from ..guard import outcome_of
 from .statistics.statistics import MeasuringPlan, TensorStatistics, tensor_statistics
@@ -90,7 +90,7 @@ def argument_names(called: nn.Module, count: int) -> list[str]:
     return plain[:count] + [f"args[{index}]" for index in range(len(plain), count)]
 
 
-_names_of: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
+_names_of: WeakTable[Any, list[str]] = WeakTable()
 """Names of the arguments of methods, by function: to read a signature takes 20 us."""
 
 

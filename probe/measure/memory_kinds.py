@@ -7,7 +7,6 @@ allocates nothing on a device, waits for none.
 from __future__ import annotations
 
 import time
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -17,6 +16,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from ..compat.torch_memory import coo_parts, local_shard
+from ..compat.weak_tables import WeakTable
 
 _SHARE: Final = 2000
 """A reading waits this many times as long as the one before took: 0.05 % of the time at most."""
@@ -40,7 +40,7 @@ class MemoryKinds:
         self._parameters, self._device = 0.0, _CPU
         self._sizes: list[tuple[Tensor, int]] = []
         """Watched parameters of the device, and their bytes."""
-        self._states: weakref.WeakKeyDictionary[Optimizer, _States] = weakref.WeakKeyDictionary()
+        self._states: WeakTable[Optimizer, _States] = WeakTable()
 
     def note_activations(self, saved_bytes: float) -> None:
         """A forward was measured: it has kept so much for its backward."""

@@ -6,15 +6,15 @@ What the graph of each scalar says of its scale is read by `forensics/loss/loss_
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..compat.host_copy import HostCopy
+from ..compat.weak_tables import WeakTable
 from ..forensics.loss.loss_terms import LossTerms, read_terms
 
 _ROUNDING: Final = 1e-6
@@ -75,7 +75,7 @@ class LossMeter:
     def __init__(self) -> None:
         self._scalars: list[_Scalar] = []
         self._accumulation: float | None = None
-        self._unscaled: MutableMapping[Tensor, tuple[Tensor, LossTerms]] = WeakTensorKeyDictionary()
+        self._unscaled: WeakTable[Tensor, tuple[Tensor, LossTerms]] = WeakTable()
         self.was_scaled = False
         """Whether a GradScaler scaled a loss of this step."""
 

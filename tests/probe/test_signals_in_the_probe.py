@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import signal
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -20,12 +22,14 @@ from probe.attach.observation.kernel_step import KernelStep
 from probe.attach.observation.modules import ModuleIndex
 from probe.attach.process_hooks import ProcessHooks
 from probe.attach.root_calls import RootCalls
+from probe.compat.weak_tables import WeakTable
 from probe.delivery.host_memory import read_memory
 from probe.delivery.journal.journal import JournalWriter
 from probe.delivery.journal.journal_reader import read_stream
 from probe.forensics.capture import RootCapture
 from probe.guard import Guard, finish_beside_signals, is_from_signal, outcome_of
 from probe.incidents import error_events
+from probe.measure.kernels.binding import at_death
 from probe.memory.heap_meter import own_bytes
 from probe.own_files import OwnFile
 from probe.threads.processor_wait import _times_of
@@ -234,7 +238,21 @@ def end_of_a_step_in_the_kernel() -> Callable[[], bool]:
     return end
 
 
-@pytest.mark.parametrize("kind", [end_of_a_root, end_of_a_tracked_tensor, end_of_a_step_in_the_kernel])
+def end_of_a_key() -> Callable[[], bool]:
+    dying, table = [torch.nn.Linear(2, 1)], WeakTable[torch.nn.Module, int]()
+    table[dying[0]] = 1
+    assert dying[0] in table and list(table.items()) == [(dying[0], 1)]
+
+    def end() -> bool:
+        dying.clear()
+        return not table._held
+
+    return end
+
+
+@pytest.mark.parametrize(
+    "kind", [end_of_a_root, end_of_a_tracked_tensor, end_of_a_step_in_the_kernel, end_of_a_key]
+)
 def test_nothing_of_ours_that_dies_runs_python_in_which_a_handler_could_raise(
     kind: Callable[[], Callable[[], bool]],
 ) -> None:
@@ -251,6 +269,48 @@ def test_nothing_of_ours_that_dies_runs_python_in_which_a_handler_could_raise(
     is_done = end()
     sys.setprofile(None)
     assert is_done and called == ["end"]
+
+
+def test_no_weak_table_or_finalizer_has_a_callback_in_python() -> None:
+    folder = Path(probe.__file__).parent
+    theirs = re.compile(r"\bfinalize\(|\bWeak\w*(Dictionary|Set|Method)\b|weakref\.ref\([^()]*, lambda")
+    assert [path.name for path in folder.rglob("*.py") if theirs.search(path.read_text())] == []
+
+
+def test_what_a_handler_raises_where_an_object_dies_reaches_the_script(
+    strike_once: Callable[[], None],
+) -> None:
+    done: list[str] = []
+    dying = [Handlers()]
+    reference = weakref.ref(dying[0], at_death(lambda: [strike_once(), done.append("work")]))
+    with pytest.raises(RuntimeError, match="worker") as raised:
+        dying.clear()
+        done.append("the script goes on")
+    assert is_from_signal(raised.value) and done == ["work"] and reference() is None
+
+
+def test_model_that_goes_while_a_worker_dies_ends_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strike_once: Callable[[], None]
+) -> None:
+    model = [torch.nn.Linear(2, 1)]
+    run = probe.watch(model[0], spool=tmp_path, connect="", quiet=True)
+    monkeypatch.setattr(run, "_stop_watching", lambda: [strike_once(), type(run)._stop_watching(run)])
+    with pytest.raises(RuntimeError, match="worker"):
+        model.clear()
+        calls(Guard(), list)  # the script goes on
+    assert not run.active
+    run.close()
+
+
+def test_failure_of_ours_where_an_object_dies_is_printed_and_not_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    printed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda failure: printed.append(failure.exc_type))
+    dying = [Handlers()]
+    reference = weakref.ref(dying[0], at_death([].pop))
+    dying.clear()
+    assert printed == [IndexError] and reference() is None
 
 
 def test_report_that_a_handler_breaks_off_is_begun_again(strike_once: Callable[[], None]) -> None:

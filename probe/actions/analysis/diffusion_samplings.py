@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import threading
-import weakref
 from collections import deque
 from dataclasses import replace
 from typing import Any, Final
 
+from ...compat.weak_tables import WeakTable
 from ...wire.denoising import MAX_ROWS, DenoisingBody, DenoisingRow
 from .diffusion_results import DiffusionCounts, DiffusionStep
 from .monitoring import StepFinding
@@ -38,7 +38,7 @@ class DiffusionMonitor:
         self._made = 0
         """Samplings ever: their numbers stay different when counts begin anew."""
         self._history: deque[DiffusionStep] = deque(maxlen=HISTORY)
-        self._samplings: weakref.WeakKeyDictionary[Any, Sampling] = weakref.WeakKeyDictionary()
+        self._samplings: WeakTable[Any, Sampling] = WeakTable()
         self._others: dict[str, Sampling] = {}
         """Of pipelines that cannot be referred to weakly, by class."""
 
@@ -83,10 +83,7 @@ class DiffusionMonitor:
             return sampling
 
     def _sampling_of(self, pipeline: Any) -> Sampling | None:
-        try:
-            return self._samplings.get(pipeline)
-        except TypeError:
-            return self._others.get(type(pipeline).__qualname__)
+        return self._samplings.get(pipeline, self._others.get(type(pipeline).__qualname__))
 
     def _keep(self, pipeline: Any, sampling: Sampling) -> None:
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,6 +16,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from ...attach.layout import ModelLayout
+from ...compat.weak_tables import WeakTable
 from ...detectors import default_detectors
 from ...detectors.base import DetectorThresholds, Finding, Observation
 from ...detectors.gradient_limits import OutsideLimit, outside_limits
@@ -189,7 +189,7 @@ class StepMonitor:
         return result
 
 
-_monitors: weakref.WeakKeyDictionary[nn.Module, StepMonitor] = weakref.WeakKeyDictionary()
+_monitors: WeakTable[nn.Module, StepMonitor] = WeakTable()
 _monitors_lock = threading.Lock()
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-import weakref
 from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 import torch
 
 from ...compat import torch_memory
+from ...compat.weak_tables import WeakTable
 from ...delivery.host_memory import read_memory
 from ...delivery.utilisation import Utilisation, UtilisationReader
 from ...detectors.base import Finding
@@ -113,7 +113,7 @@ class _Shares:
 
 
 _shares = _Shares()
-_said: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+_said: WeakTable[Any, set[str]] = WeakTable()
 """What each session has an event of, and is still above its limit."""
 
 

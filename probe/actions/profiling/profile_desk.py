@@ -5,12 +5,12 @@ What records and reads a profile is loaded with the first one (`step_profiler.py
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from torch import nn
 
+from ...compat.weak_tables import WeakTable
 from .profile_parts import ProfileParts
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_STEPS: Final = 5
 """Steps of a profile where nobody says how many."""
-_desks: weakref.WeakSet[ProfileDesk] = weakref.WeakSet()
+_desks: WeakTable[ProfileDesk, None] = WeakTable()
 
 
 def running_desks() -> list[ProfileDesk]:
@@ -41,7 +41,7 @@ class ProfileDesk:
         self.parts = parts
         self._is_off, self._ask_for_a_look = is_off, ask_for_a_look
         self._profiler: StepProfiler | None = None
-        _desks.add(self)
+        _desks[self] = None
         parts.hooks.stop.add(self.stop)
 
     @property

@@ -24,6 +24,7 @@ from torch.optim.optimizer import Optimizer
 from ...attach.layout import unwrap
 from ...attach.root_calls import root_calls
 from ...compat import torch_engine, torch_nodes
+from ...compat.weak_tables import WeakTable
 from ...delivery.recorder.run_id import has_begun
 from ...guard import outcome_of
 from ...loop.member_series import series_of_process
@@ -70,7 +71,7 @@ class Attacher:
         self._waiting: list[_Made] = []
         self._holders: list[weakref.ref[nn.Module]] | None = None
         """Of the waiting optimizers' parameters; None when they have yet to be looked for."""
-        self._attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._attached: WeakTable[nn.Module, None] = WeakTable()
         self._scout: int | None = None
         self._calls: Counter[int] = Counter()
         """By thread."""
@@ -227,12 +228,12 @@ class Attacher:
 
     def _attach(self, holder: nn.Module, called: nn.Module | None = None) -> bool:
         """Begin a session; whatever comes of it, its optimizers wait no longer."""
-        self._attached.add(holder)
+        self._attached[holder] = None
         if called is not None:
             holder = trained_part(holder, called, self._live_optimizers(), sys._getframe(1))
         name = variable_name((unwrap(holder), holder), sys._getframe(1), taken=self._starter.names_in_use)
         has_others = len(self._holders or ()) > 1
-        self._attached.add(holder)
+        self._attached[holder] = None
         held = set(map(id, holder.parameters()))
 
         def is_other(optimizer: Optimizer) -> bool:

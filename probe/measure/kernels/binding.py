@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ...guard import is_scripts
+from ...guard import finish_beside_signals, is_scripts
 from ..statistics.torch_statistics import ROWS, Floats
 from . import tensor_reader
 from .compile import FOLDER, LIBRARY_NAME, source_id
@@ -256,7 +257,7 @@ class _Method(ctypes.Structure):
 
 _ERROR_FUNCTIONS: Final = (
     *("PyObject_Vectorcall", "Py_DecRef", "PyErr_Occurred", "PyErr_Fetch", "PyErr_NormalizeException"),
-    *("PyErr_Restore", "PyException_SetTraceback"),
+    *("PyErr_Restore", "PyException_SetTraceback", "Py_AddPendingCall"),
 )
 
 
@@ -291,11 +292,7 @@ def methods_of(library: ctypes.PyDLL, name: str, *, numbered: str = "") -> dict[
         name: of the function.
         numbered: of the method of which there are many; with a number it makes the one that has it as `self`.
     """
-    _function(library, "nanscope_errors_use", None, ctypes.c_void_p)(ctypes.addressof(_error_api()))
-    first = _function(library, name, ctypes.c_void_p)()
-    make = ctypes.PYFUNCTYPE(ctypes.py_object, *[ctypes.c_void_p] * 3)(
-        ("PyCFunction_NewEx", ctypes.pythonapi)
-    )
+    first, make = _first_method(library, name), _maker_of_functions()
     functions: dict[str, Any] = {}
     while (method := _Method.from_address(first)).name is not None:
         found = method.name.decode()
@@ -307,6 +304,42 @@ def methods_of(library: ctypes.PyDLL, name: str, *, numbered: str = "") -> dict[
             functions[found] = make(first, None, None)
         first += ctypes.sizeof(_Method)
     return functions
+
+
+def at_death(function: Callable[[], object]) -> Callable[[object], object]:
+    """Return the callback of a weak reference that calls a function which may be called twice.
+
+    Python prints what is raised where an object dies, and continues. What a signal handler raises in the
+    function is raised on the main thread once the callback has returned, and the function is called again
+    before. Where there is no kernel, Python prints it.
+    """
+
+    def end(_: object = None) -> None:
+        struck = finish_beside_signals(function)
+        if struck is not None:
+            raise struck
+
+    if kernel() is None:
+        return end
+    made: Callable[[object], object] = _maker_of_functions()(_death_method(), id(end), None)
+    return made
+
+
+@cache
+def _death_method() -> int:
+    return _first_method(ctypes.PyDLL(str(LIBRARY)), "nanscope_death_methods")
+
+
+@cache
+def _maker_of_functions() -> Any:
+    return ctypes.PYFUNCTYPE(ctypes.py_object, *[ctypes.c_void_p] * 3)(
+        ("PyCFunction_NewEx", ctypes.pythonapi)
+    )
+
+
+def _first_method(library: ctypes.PyDLL, table: str) -> int:
+    _function(library, "nanscope_errors_use", None, ctypes.c_void_p)(ctypes.addressof(_error_api()))
+    return int(_function(library, table, ctypes.c_void_p)())
 
 
 def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:

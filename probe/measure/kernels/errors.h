@@ -12,6 +12,7 @@ typedef struct {
     void (*normalize)(Object **, Object **, Object **);
     void (*restore)(Object *, Object *, Object *); /* takes the references */
     int (*set_traceback)(Object *, Object *);
+    int (*call_soon)(int (*)(void *), void *); /* on the main thread, between two bytecodes */
     Object *is_scripts; /* (error): whether it is the script's */
     Object *yes;
 } ErrorApi;
@@ -70,6 +71,34 @@ static Object *or_raise(Object *result) {
     if (result) errors.release(result);
     hot.armed = 0; /* the slow way goes on */
     errors.restore(raised.kind, raised.error, raised.trace);
+    return NULL;
+}
+
+static int raise_late(void *late) {
+    Raised raised = *(Raised *)late;
+    free(late);
+    errors.restore(raised.kind, raised.error, raised.trace);
+    return -1;
+}
+
+/* (weak reference), with a function as `self`: calls it, for what was referred to dies. Python prints what leaves such
+ * a callback, and continues; what is the script's is raised once the callback has returned. */
+static Object *call_at_death(Object *self, Object *reference) {
+    (void)reference;
+    Object *result = errors.call(self, NULL, 0, NULL);
+    if (result) return result;
+    Raised raised = take_error();
+    Object *said = errors.call(errors.is_scripts, &raised.error, 1, NULL);
+    Raised *late = said == errors.yes ? malloc(sizeof *late) : NULL;
+    if (late) {
+        *late = raised;
+        if (!errors.call_soon(raise_late, late)) return said;
+        free(late);
+    }
+    if (said) {
+        errors.release(said);
+        errors.restore(raised.kind, raised.error, raised.trace);
+    } else let_go(&raised); /* what has come meanwhile is printed */
     return NULL;
 }
 

@@ -214,6 +214,10 @@ static Method hot_methods[] = {
 
 EXPORT Method *nanscope_hot_methods(void) { return hot_methods; }
 
+static Method death_methods[] = {{"at_death", (void *)call_at_death, ONE_ARGUMENT, NULL}, {NULL, NULL, 0, NULL}};
+
+EXPORT Method *nanscope_death_methods(void) { return death_methods; }
+
 EXPORT void nanscope_hot_use(const HotApi *api) { hot_api = *api; }
 
 /* Follow this loop from now on; 0 where there is no memory for it. Everything that it names stays alive until the
