@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from .timelines import LAYER, MODULE, PARAMETER
 Columns = dict[str, npt.NDArray[Any]]
 RAW_TABLES: Final = {LAYER: "layer_raw", PARAMETER: "parameter_raw", MODULE: "module_raw"}
 POOLED_TABLES: Final = {LAYER: "layer_pooled", PARAMETER: "parameter_pooled", MODULE: "module_pooled"}
+_FEW_ROWS: Final = 8
 _MOST_COUNTERS: Final = 4
 """For each row: where so many places can have one, they are counted, which takes a tenth of sorting them."""
 
@@ -255,6 +256,11 @@ def objects(blobs: Iterable[bytes]) -> npt.NDArray[Any]:
 
 def insert_columns(database: duckdb.DuckDBPyConnection, table: str, columns: Columns) -> None:
     """Append equal-length columns, given in the table's column order. NaN stays NaN."""
+    if few := _few_cells(columns.values()):
+        mark = f"({','.join('?' * len(columns))})"
+        marks = ", ".join([mark] * (len(few) // len(columns)))
+        database.execute(f"INSERT INTO {table} VALUES {marks}", few)
+        return
     # DuckDB takes a numpy NaN for NULL.
     chosen = [f"coalesce({n}, 'nan')" if c.dtype.kind == "f" else n for n, c in columns.items()]
     database.register("incoming", columns)
@@ -266,11 +272,25 @@ def replace_columns(
     database: duckdb.DuckDBPyConnection, table: str, columns: Columns, *, keys: Sequence[str]
 ) -> None:
     """Insert rows in place of those of the same `keys`; see `insert_columns`."""
-    same = " AND ".join(f"{table}.{key} = incoming.{key}" for key in keys)
-    database.register("incoming", columns)
-    database.execute(f"DELETE FROM {table} USING incoming WHERE {same}")
-    database.unregister("incoming")
+    if few := _few_cells([columns[key] for key in keys]):
+        same = f"({' AND '.join(f'{key} = ?' for key in keys)})"
+        database.execute(f"DELETE FROM {table} WHERE {' OR '.join([same] * (len(few) // len(keys)))}", few)
+    else:
+        same = " AND ".join(f"{table}.{key} = incoming.{key}" for key in keys)
+        database.register("incoming", columns)
+        database.execute(f"DELETE FROM {table} USING incoming WHERE {same}")
+        database.unregister("incoming")
     insert_columns(database, table, columns)
+
+
+def _few_cells(columns: Collection[npt.NDArray[Any]]) -> list[Any]:
+    """Return the cells of up to eight rows, row by row; none of more rows.
+
+    Given as parameters, so many cost at most two thirds of a statement that reads arrays, one row a third.
+    """
+    if any(len(column) > _FEW_ROWS for column in columns):
+        return []
+    return [cell for row in zip(*(column.tolist() for column in columns), strict=True) for cell in row]
 
 
 def without_masks(columns: Columns) -> Columns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import duckdb
 import msgspec
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from store_reference import RUN, begin, make_layout
 
 from dashboard.store.histograms import KEPT
 from dashboard.store.protocol import StepRange, Store, TensorTrack
+from dashboard.store.tensors import objects, replace_columns
 from probe.wire import Frame, ModuleInfo, encode
 from probe.wire.columns import pack_column
 from probe.wire.magnitude_bins import BINS
@@ -162,3 +164,22 @@ def test_gradient_stage_is_that_of_the_newest_gradients_and_survives_a_restart(o
     store = open_store(tmp_path)
     assert store.gradient_stage(RUN, 0) == "unscaled"
     store.close()
+
+
+@pytest.mark.parametrize("count", [0, 1, 8, 9])
+def test_rows_few_or_many_take_the_place_of_those_with_their_keys(count: int) -> None:
+    database = duckdb.connect()
+    database.execute("CREATE TABLE found (name VARCHAR, step BIGINT, value FLOAT, seen BOOLEAN, data BLOB)")
+    for data, value in ((b"", np.nan), (b"\x00\xff", -np.inf)):
+        columns = {
+            "name": objects(["it's"] * count),
+            "step": np.arange(count) + 2**62,
+            "value": np.full(count, value, np.float32),
+            "seen": np.full(count, data != b""),
+            "data": objects([data] * count),
+        }
+        replace_columns(database, "found", columns, keys=["name", "step"])
+        rows = database.execute("FROM found ORDER BY step").fetchall()
+        expected = [("it's", 2**62 + at, value, data != b"", data) for at in range(count)]
+        assert str(rows) == str(expected)  # of NaN too
+    database.close()
