@@ -10,7 +10,7 @@ import msgspec
 
 from ...errors import JournalError
 from ...guard import let_pass, suppressed
-from ...settings.places import write_private_file
+from ...settings.places import make_private_folder, write_new_file, write_private_file
 from ...wire import RunStart, decode_record, encode_record
 from ...wire.ordinary_files import read_ordinary
 from .segment_files import MAX_RUN_JSON_BYTES
@@ -30,9 +30,10 @@ def write_run_json(run_folder: Path, start: RunStart) -> None:
     path = run_folder / "run.json"
     if path.exists():
         return
-    temporary = run_folder / f".run.json-{os.getpid()}"
+    temporary = run_folder / f".run.json-{start.rank}-{start.incarnation}"
     try:
-        write_private_file(temporary, run_json(start))
+        make_private_folder(run_folder)
+        write_new_file(temporary, run_json(start))
         with contextlib.suppress(FileExistsError):
             os.link(temporary, path)
     except OSError as error:
@@ -44,10 +45,7 @@ def write_run_json(run_folder: Path, start: RunStart) -> None:
 
 def note_work_tree(run_folder: Path, work_tree: msgspec.Struct) -> None:
     """Put what has changed in the script's work tree into `run.json`; nothing where that fails."""
-    path, temporary = run_folder / "run.json", run_folder / f".run.json-{os.getpid()}"
+    path = run_folder / "run.json"
     with suppressed(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         start = msgspec.json.decode(read_ordinary(path, MAX_RUN_JSON_BYTES), type=dict)
-        write_private_file(
-            temporary, msgspec.json.encode(start | {"work_tree": msgspec.to_builtins(work_tree)})
-        )
-        temporary.replace(path)
+        write_private_file(path, msgspec.json.encode(start | {"work_tree": msgspec.to_builtins(work_tree)}))
