@@ -368,6 +368,27 @@ def test_run_whose_end_is_missing_is_told_in_the_log_on_the_page_and_by_the_api(
     assert (metrics["next_seq"], metrics["stored"], metrics["gaps"]) == (40, 26, 14)
 
 
+def test_run_that_its_helper_ships_elsewhere_is_read_from_the_spool(tmp_path: Path) -> None:
+    lock = write_run(tmp_path / "spool", steps=5) / "host-box" / "helper.lock"
+    lock.parent.mkdir()
+    hold = (
+        "import fcntl, sys; held = open(sys.argv[1], 'a'); fcntl.lockf(held, fcntl.LOCK_EX); print(); input()"
+    )
+    command = [sys.executable, "-c", hold, str(lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as helper:
+        helper.stdout.readline()
+        server = make(tmp_path)
+        server.start()
+        try:
+            deadline = time.monotonic() + 20
+            while not (runs := server.store.runs()) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert [rank.last_step for run in runs for rank in run.ranks] == [4]
+        finally:
+            server.stop()
+            helper.communicate(b"\n", timeout=30)
+
+
 def test_spool_that_waits_for_the_store_is_not_called_unreadable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
