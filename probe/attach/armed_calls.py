@@ -56,6 +56,7 @@ class ArmedCalls:
         self.after_scaler_step: Callable[..., bool] | None = None
         self.before_clip: Callable[..., bool | None] | None = None
         self.after_clip: Callable[..., object] | None = None
+        self.before_clearing: Callable[..., bool] | None = None
         self.before_step: Callable[..., bool | None] | None = None
         self.after_step: Callable[..., bool | None] | None = None
 

@@ -318,7 +318,8 @@ class _Functions:
 
     def _wrap_clearing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
-            if not is_replaying():
+            ask = armed_calls.before_clearing
+            if not (is_replaying() or (ask is not None and ask(owner))):
                 _tell_all(self._listeners, lambda listener: listener.before_clearing(owner))
             return original(owner, *args, **kwargs)
 

@@ -209,6 +209,7 @@ class ArmedLoop:
             setattr(loop, "parameters" if name == "parameter" else name, ctypes.addressof(addresses))
             setattr(loop, f"{name}_count", len(parameters))
         loop.micro_steps, loop.clips = len(shape.calls), int(shape.clips)
+        loop.has_no_update = int(shape.has_no_update)
         loop.scalar_count = plan.scalar_count
         loop.input_limit_bytes, loop.output_limit_bytes = plan.input_limit_bytes, plan.output_limit_bytes
         loop.thread, loop.ring, loop.template_id = threading.get_ident(), plan.ring.address, plan.template
@@ -254,6 +255,7 @@ class ArmedLoop:
         armed_calls.begin_backward, armed_calls.end_backward = calls.begin_backward, calls.end_backward
         armed_calls.after_scale, armed_calls.after_scaler_step = calls.after_scale, calls.after_scaler_step
         armed_calls.before_clip, armed_calls.after_clip = calls.before_clip, self._after_clip
+        armed_calls.before_clearing = calls.before_clearing
         armed_calls.before_step, armed_calls.after_step = calls.before_step, calls.after_step
 
     def count(self, optimizer: Optimizer, step: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from ..actions.step_hooks import StepHooks
+from ..actions.step_hooks import Hook, StepHooks
 from ..attach.layout import ModelLayout
 from ..attach.watched_model import WatchedModel
 from ..detectors.loss_bound import LossBoundDetector
@@ -79,9 +79,9 @@ class EarlyWatch:
             not_updated=bank.not_updated,
             guard=guard,
         )
-        self._clear = [
+        self._clear: list[tuple[Hook[[], None], Callable[[], None]]] = [
             (hooks.before_any_backward, partial(guard.run_brief, "clearing", self._clearing.before_backward)),
-            (hooks.after_any_backward, partial(guard.run_brief, "clearing", self._clearing.after_backward)),
+            (hooks.after_any_backward, self._after_any_backward),
         ]
         for hook, call in self._clear:
             hook.add(call)
@@ -151,6 +151,13 @@ class EarlyWatch:
     def after_step(self, optimizer: Optimizer, step: int | None) -> None:
         """An optimizer has updated, at a finished step; None before the first."""
         self._guard.run_brief("clearing", self._clearing.after_step, optimizer, step)
+        self._end_clearing()
+
+    def _after_any_backward(self) -> None:
+        self._guard.run_brief("clearing", self._clearing.after_backward)
+        self._end_clearing()
+
+    def _end_clearing(self) -> None:
         if self._clearing.is_over:
             self._hooks.after_step.remove(self.after_step)
             for hook, call in self._clear:

@@ -191,17 +191,33 @@ class FastPath:
             self._seen.note_loss(next(reversed(captures)).order, tensors, grad_tensors, site)
 
     def consider(
-        self, optimizer: Optimizer, finished: FinishedStep | None, fault: LastingFault | None
+        self,
+        optimizer: Optimizer,
+        finished: FinishedStep | None,
+        fault: LastingFault | None,
+        *,
+        has_no_update: bool = False,
     ) -> None:
         """A step has gone the slow way, and ended: have C follow the next ones if enough were equal."""
         if finished is not None and not self._is_off:
-            self._guard.run("fast_path", self._consider, optimizer, finished, fault)
+            self._guard.run("fast_path", self._consider, optimizer, finished, fault, has_no_update)
 
-    def _consider(self, optimizer: Optimizer, finished: FinishedStep, fault: LastingFault | None) -> None:
+    def _consider(
+        self, optimizer: Optimizer, finished: FinishedStep, fault: LastingFault | None, has_no_update: bool
+    ) -> None:
         root, seen, self._seen = self._root(), self._seen, SeenCalls()
         shape, rates, is_late = None, self._followed.rate_names(), self._followed.is_late
         if root is not None:
-            shape = shape_of(finished, seen, root, optimizer, rates=rates, is_late=is_late, fault=fault)
+            shape = shape_of(
+                finished,
+                seen,
+                root,
+                optimizer,
+                rates=rates,
+                is_late=is_late,
+                fault=fault,
+                has_no_update=has_no_update,
+            )
         if shape is None or shape != self._shape:
             self._shape, self._equal = shape, 0
         self._equal += 1

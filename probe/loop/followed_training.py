@@ -138,8 +138,9 @@ class FollowedTraining:
         if self._wants_every_step() or not self._is_alone(root, is_late=shape.is_late):
             return None
         self._is_following_late = shape.is_late
-        places = None if shape.is_late else self._measures.update_places(optimizer)
-        if places is None and self._measures.ratios_every and not shape.is_late:
+        ratios_every = 0 if shape.is_late or shape.has_no_update else self._measures.ratios_every
+        places = self._measures.update_places(optimizer) if ratios_every else None
+        if ratios_every and places is None:
             return None
         if shape.is_scaled != bool(self._measures.loss_scale()):
             return None
@@ -171,7 +172,7 @@ class FollowedTraining:
             glanced_elements=GLANCED_ELEMENTS,
             on_news=self._on_news,
             norms_every=self._measures.norms_every,
-            ratios_every=self._measures.ratios_every,
+            ratios_every=ratios_every,
             observed_every=self._measures.observed_every,
             observe=self._observe,
             end_observation=self.end_forward,
@@ -208,7 +209,6 @@ class FollowedTraining:
         return plan._replace(
             late=self._late,
             reads_losses=not self._model.is_on_cuda,
-            ratios_every=0,
             observed_every=0,
             scalars=None,
             scalar_count=0,
@@ -311,6 +311,7 @@ class FollowedTraining:
         """Steps are about to be followed; returns when the newest one ended, in ns."""
         # The recorder's thread judges those that follow: this one is to be judged before them.
         self._pipeline.complete_newest()
+        self._loop.forget_early_verdict()
         self._model.rest()
         self._accounted = Account(0, 0, self._meters.read_ns)
         return self._accounted.ended_ns

@@ -17,6 +17,8 @@ from torch.optim.optimizer import Optimizer
 from ..attach.watched_model import WatchedModel
 
 _UPDATES: Final = 100
+_WITHOUT_UPDATE: Final = 300
+"""Backwards in a row without an update: more than are accumulated, the script leaves its updates out."""
 SUSPICIOUS: Final = 2
 """Updates in a row without clearing after which a gradient on a device is read, which waits for it."""
 
@@ -40,12 +42,12 @@ class ClearingWatch:
     def __init__(self, model: WatchedModel, detector: UpdateListener) -> None:
         self._model, self._detector = model, detector
         self._watches: dict[weakref.ref[Optimizer], GradientClearing] = {}
-        self._updates = 0
+        self._updates = self._backwards = 0
 
     @property
     def is_over(self) -> bool:
-        """Whether enough was seen: a script clears its gradients, or it does not."""
-        return self._updates >= _UPDATES
+        """Whether enough was seen: a script clears its gradients, or it does not, or makes no updates."""
+        return self._updates >= _UPDATES or self._backwards >= _WITHOUT_UPDATE
 
     def before_backward(self) -> None:
         """Any backward begins."""
@@ -54,12 +56,14 @@ class ClearingWatch:
 
     def after_backward(self) -> None:
         """It has ended."""
+        self._backwards += 1
         for watch in self._watches.values():
             watch.after_backward()
 
     def after_step(self, optimizer: Optimizer, step: int | None) -> None:
         """An optimizer has updated at a finished step; None before the first."""
         self._updates += 1
+        self._backwards = 0
         reference = weakref.ref(optimizer)
         watch = self._watches.get(reference)
         if watch is None:

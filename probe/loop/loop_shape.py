@@ -56,7 +56,7 @@ class CallShape(NamedTuple):
 
 
 class LoopShape(NamedTuple):
-    """A step: forwards of one root, a backward of one loss after each, perhaps clipping, one update."""
+    """A step: forwards of one root, a backward of one loss after each, maybe clipping, one update or none."""
 
     root: int
     """Identity of the module that was called, as are the others."""
@@ -65,6 +65,8 @@ class LoopShape(NamedTuple):
     layout: int
     calls: tuple[CallShape, ...]
     clips: bool
+    has_no_update: bool
+    """Whether the script, or a GradScaler, leaves the update of every step out."""
     is_scaled: bool
     """Whether a GradScaler scaled the losses."""
     is_late: bool
@@ -157,6 +159,7 @@ def shape_of(
     rates: tuple[str, ...],
     is_late: bool,
     fault: LastingFault | None = None,
+    has_no_update: bool = False,
 ) -> LoopShape | None:
     """Return the shape of a step that C could have followed; None for any other.
 
@@ -164,16 +167,19 @@ def shape_of(
         finished: the step, judged.
         seen: its calls; those of the next step are noted anew.
         root: the module that was called.
-        optimizer: that has made its update.
+        optimizer: that has made its update, or was to make it.
         rates: names of its learning rates.
         is_late: whether its verdict was allowed to come after its update.
         fault: what was bad of it, where that only counted in open events; None: it is healthy, or news.
+        has_no_update: whether no update was made of it.
     """
     opened = finished.opened
     captures = list(opened.captures)
     looks = finished.was_scaled or opened.before_backward_ns > 0
     calls = seen.take(captures, looks=looks)
     if calls is None or not rates or len(optimizer.param_groups) > MAX_GROUPS:
+        return None
+    if is_late if has_no_update else finished.is_early:
         return None
     if not _is_simple(finished, is_late=is_late, fault=fault) or (opened.forwards, opened.backwards) != (
         len(calls),
@@ -192,6 +198,7 @@ def shape_of(
         layout=-1,
         calls=calls,
         clips=opened.clipping is not None,
+        has_no_update=has_no_update,
         is_scaled=finished.was_scaled,
         is_late=is_late,
         fault=fault,
@@ -214,9 +221,9 @@ def usual_call(capture: RootCapture, *, size_cap_bytes: int) -> UsualCall:
 
 
 def _is_simple(finished: FinishedStep, *, is_late: bool, fault: LastingFault | None) -> bool:
-    """Whether it ended in one update, with values that are no news, or on their way if they may be late."""
+    """Whether it ended as usual, with values that are no news, or on their way if they may be late."""
     opened = finished.opened
-    has_usual_end = not (finished.is_early or finished.is_updated or opened.is_first_pass)
+    has_usual_end = not (finished.is_updated or opened.is_first_pass)
     loss = finished.loss.value
     has_values = loss is not None and (
         fault is not None or (finished.gradients.is_finite and math.isfinite(loss))

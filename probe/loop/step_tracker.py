@@ -278,6 +278,7 @@ class StepTracker:
         if self._loop.open.backwards or self._loop.finished_early:
             self._guard.run("step", self._loop.finish_skipped, optimizer)
             self._raise_anomaly()
+            self._consider_without_update()
 
     def before_clearing(self, owner: nn.Module | Optimizer) -> None:
         """Look at gradients that are dropped before an update was made of them."""
@@ -290,6 +291,13 @@ class StepTracker:
         self.fast.leave()
         self._guard.run("step", self._loop.look_before_clearing)
         self._raise_anomaly()
+        self._consider_without_update()
+
+    def _consider_without_update(self) -> None:
+        """A step has ended of which no update is made: so may the next ones, while a fault lasts."""
+        fault, optimizers = self._pipeline.fault, self.optimizers
+        if fault is not None and len(optimizers) == 1 and not self._loop.open.forwards:
+            self.fast.consider(optimizers[0], self._loop.take_newest(), fault, has_no_update=True)
 
     def before_clip(self) -> None:
         """Look before clipping spreads one bad value over all gradients, or hides it."""

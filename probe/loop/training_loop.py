@@ -182,7 +182,7 @@ class TrainingLoop(GatheredStep):
         self._take_back_backward()
         self._pipeline.complete_newest()
         if self.finished_early and self._model.gradients_were_cleared(may_wait=True):
-            self._forget_early_verdict()
+            self.forget_early_verdict()
         else:
             self._follow_unseen_update()
             self._end_without_update()
@@ -390,7 +390,9 @@ class TrainingLoop(GatheredStep):
         loss = self.losses.read(forwards=opened.forwards).raw
         stage = self._stage_before_unscaling()
         if not gradients.is_finite or not (loss is None or math.isfinite(loss)):
+            following = opened.split_unsettled()
             self._finish_early(gradients, stage)
+            self.open = following
         else:
             # Norms of scaled gradients among those of others would look like an explosion.
             opened.cleared = self._model.unknown_gradients() if stage == "scaled" else gradients
@@ -408,10 +410,11 @@ class TrainingLoop(GatheredStep):
         self._finish(stage_optimizer=None, step=self._early_step, gradients=gradients, stage=stage)
         self.finished_early = True
 
-    def _forget_early_verdict(self) -> None:
-        """No update came of the step that was finished early."""
-        self.counter.close(self._early_step)
-        self.finished_early = False
+    def forget_early_verdict(self) -> None:
+        """No update came of the step that was finished early, if there is one."""
+        if self.finished_early:
+            self.counter.close(self._early_step)
+            self.finished_early = False
 
     def take_newest(self) -> FinishedStep | None:
         """Return the step that was finished last, once."""

@@ -191,6 +191,7 @@ RAISING_FAST(hot_after_scaler_step)
 RAISING_FAST(hot_begin_backward)
 RAISING(hot_end_backward)
 RAISING(hot_before_clip)
+RAISING(hot_before_clearing)
 RAISING_FAST(hot_before_step)
 RAISING(hot_after_step)
 RAISING_FAST(hot_count_step)
@@ -205,6 +206,7 @@ static Method hot_methods[] = {
     {"begin_backward", (void *)hot_begin_backward_or_raise, FAST_CALL, NULL},
     {"end_backward", (void *)hot_end_backward_or_raise, NO_ARGUMENTS, NULL},
     {"before_clip", (void *)hot_before_clip_or_raise, NO_ARGUMENTS, NULL},
+    {"before_clearing", (void *)hot_before_clearing_or_raise, ONE_ARGUMENT, NULL},
     {"before_step", (void *)hot_before_step_or_raise, FAST_CALL, NULL},
     {"after_step", (void *)hot_after_step_or_raise, ONE_ARGUMENT, NULL},
     {"count_step", (void *)hot_count_step_or_raise, FAST_CALL, NULL},

@@ -115,7 +115,7 @@ class HotLoop(ctypes.Structure):
         *[(name, _Int) for name in ("ambient_count", "told_by_keys")],
         *[(name, _Int) for name in ("group_count", "rate_count", "scalar_count")],
         *[(name, _Int) for name in ("parameter_count", "frozen_count")],
-        *[(name, _Int) for name in ("micro_steps", "clips", "is_distributed")],
+        *[(name, _Int) for name in ("micro_steps", "clips", "has_no_update", "is_distributed")],
         ("reads_losses", _Int),
         *[(name, _Int) for name in ("bad_loss", "bad_gradients", "bad_parameters")],
         *[(name, _Int) for name in ("input_limit_bytes", "output_limit_bytes")],
@@ -190,6 +190,7 @@ class HotCalls:
     begin_backward: Callable[..., bool | None]
     end_backward: Callable[[], bool]
     before_clip: Callable[[], bool | None]
+    before_clearing: Callable[[Any], bool]
     before_step: Callable[..., bool | None]
     after_step: Callable[[Any], bool | None]
     count_step: Callable[..., bool | None]

@@ -69,6 +69,31 @@ static int read_rates(double *rates) {
     return 1;
 }
 
+/* Whether the step under way has had all that was learned of one but its end, an update or none. */
+static int is_complete(void) {
+    if (hot.state != AFTER_BACKWARD && hot.state != CLIPPED) return 0;
+    return hot.micro_step == hot_loop.micro_steps && (hot.state == CLIPPED) == (int)hot_loop.clips;
+}
+
+/* Measure a step that ends now, and write its record; 0 where the slow way has to finish it. */
+static int record_step(int64_t started) {
+    double rates[MAX_GROUPS];
+    if (!read_rates(rates)) return 0;
+    if (hot.state != CLIPPED && !measure_gradients()) return 0;
+    const int has_ratios = is_ratios_step(hot.step);
+    if ((is_norms_step() || has_ratios) && !measure_parameters()) return 0;
+    const int is_observed = is_observed_step(hot.step);
+    if (is_observed && (!is_answered(hot_loop.collect, NULL, 0) || !hot.armed)) return 0;
+    if (!append_step(rates, started)) return 0;
+    if (has_ratios || is_observed || hot.has_logged) {
+        started = now_ns();
+        if (is_observed || hot.has_logged) is_answered(hot_loop.add_more, NULL, 0);
+        if (has_ratios) copy_parameters(hot.step - 1);
+        hot.step_own_ns += now_ns() - started; /* a part of the next step, as in the slow way */
+    }
+    return 1;
+}
+
 /* before_step(optimizer, args, kwargs): False where the slow way has to finish the step; None where it is no
  * optimizer of the model's. */
 static Object *hot_before_step(Object *self, Object *const *given, ptrdiff_t count) {
@@ -80,33 +105,35 @@ static Object *hot_before_step(Object *self, Object *const *given, ptrdiff_t cou
         return answer(1);
     }
     int64_t started = now_ns();
-    double rates[MAX_GROUPS];
-    int is_clipped = hot.state == CLIPPED;
-    if (hot.state != AFTER_BACKWARD && !is_clipped) return refuse();
-    if (hot.micro_step != hot_loop.micro_steps || is_clipped != (int)hot_loop.clips) return refuse();
+    if (!is_complete() || hot_loop.has_no_update) return refuse();
     if (hot_api.tuple_size(given[1]) != 1 || hot_api.dict_size(given[2]) != 0) return refuse();
     if (!has_same_groups(given[0]) || has_thawed()) return refuse();
     if (hot_loop.finish) return finish_late(started);
-    if (!read_rates(rates)) return refuse();
-    if (!is_clipped && !measure_gradients()) return refuse();
-    const int has_ratios = is_ratios_step(hot.step);
-    if ((is_norms_step() || has_ratios) && !measure_parameters()) return refuse();
-    const int is_observed = is_observed_step(hot.step);
-    if (is_observed && (!is_answered(hot_loop.collect, NULL, 0) || !hot.armed)) return refuse();
-    if (!append_step(rates, started)) return refuse();
-    int64_t ended = hot.last_end_ns;
-    if (has_ratios || is_observed || hot.has_logged) {
-        started = now_ns();
-        if (is_observed || hot.has_logged) is_answered(hot_loop.add_more, NULL, 0);
-        if (has_ratios) copy_parameters(hot.step - 1);
-        ended = now_ns();
-        hot.step_own_ns += ended - started; /* a part of the next step, as in the slow way */
-    }
-    begin_phase(PHASE_UPDATE, ended);
+    if (!record_step(started)) return refuse();
+    begin_phase(PHASE_UPDATE, now_ns());
     hot.state = IN_UPDATE;
     nested_updates = 0;
     hot.beats++;
     return answer(1);
+}
+
+/* The step ends without an update, as learned: False where the slow way has to finish it. */
+static Object *end_without_update(void) {
+    const int64_t started = now_ns();
+    if (!is_complete() || is_updated_unseen()) return refuse();
+    if (!has_same_groups(hot_loop.optimizer) || has_thawed() || !record_step(started)) return refuse();
+    drop_step();
+    hot.beats++;
+    return answer(1);
+}
+
+/* before_clearing(owner): `owner.zero_grad` is called; False where the slow way has to look at what that drops. */
+static Object *hot_before_clearing(Object *self, Object *owner) {
+    (void)self;
+    if (!hot.armed || hot_api.thread() != hot_loop.thread) return answer(0);
+    if (hot.state == IDLE || (hot.state == AFTER_FORWARD && hot.micro_step == 0)) return answer(1); /* nothing new */
+    const int is_whole = owner == hot_loop.optimizer || owner == hot_loop.root;
+    return is_whole && hot_loop.has_no_update ? end_without_update() : answer(0);
 }
 
 /* after_step(optimizer): the step has ended. */
@@ -134,7 +161,8 @@ static Object *hot_after_step(Object *self, Object *optimizer) {
 static Object *hot_after_scaler_step(Object *self, Object *const *given, ptrdiff_t count) {
     (void)self;
     const int is_known = count == 2 && given[0] == hot_loop.scaler && given[1] == hot_loop.optimizer;
-    return answer(hot.armed && is_known && hot.state == IDLE && hot_api.thread() == hot_loop.thread);
+    if (!hot.armed || !is_known || hot_api.thread() != hot_loop.thread) return answer(0);
+    return hot_loop.has_no_update && hot.state != IDLE ? end_without_update() : answer(hot.state == IDLE);
 }
 
 /* count_step(optimizer, args, kwargs): all that level `off` does: counts steps of the watched model. False where

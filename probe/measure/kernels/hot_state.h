@@ -122,7 +122,7 @@ typedef struct {
     Object *const *parameters, *const *frozen;
     const uint64_t *dispatch_keys; /* two words of the training thread: included and excluded keys */
     int64_t ambient_count, told_by_keys, group_count, rate_count, scalar_count, parameter_count, frozen_count;
-    int64_t micro_steps, clips, is_distributed;
+    int64_t micro_steps, clips, has_no_update, is_distributed;
     int64_t reads_losses; /* whether a loss can be read without waiting for it */
     int64_t bad_loss, bad_gradients, bad_parameters; /* whether they are not finite, as in each step of a fault that lasts */
     int64_t input_limit_bytes, output_limit_bytes;
