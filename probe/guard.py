@@ -22,7 +22,7 @@ from typing import Final, ParamSpec, TypeVar
 _logger = logging.getLogger(__name__)
 _clock_ns = time.thread_time_ns
 """The thread's own CPU time: a wall clock would blame the probe for what other processes take."""
-_brief_clock_ns = time.perf_counter_ns
+_brief_clock_ns = _wall_ns = time.perf_counter_ns
 _BRIEF_NS: Final = 200_000
 """What a brief call took beyond this, something else took."""
 _FAILED: Final = "nanscope: %s failed and is switched off for this run; training goes on"
@@ -140,14 +140,17 @@ class Guard:
 
     Attributes:
         spent_ns: nanoseconds of CPU time spent inside guarded calls since the start.
+        waited_ns: what they took beyond that, for a disk, a lock or a processor.
     """
 
     def __init__(self) -> None:
-        self.spent_ns = 0
+        self.spent_ns = self.waited_ns = 0
         self._off: set[str] = set()
         self._failed: list[str] = []
         self._depth = 0
         self._entered_ns: int | None = None
+        self._began_ns = 0
+        """When the outermost call under way began, by the wall."""
         self._gradients = _GradientMode()
 
     def for_thread(self) -> Guard:
@@ -167,13 +170,24 @@ class Guard:
         running = 0 if entered_ns is None else _clock_ns() - entered_ns
         return self.spent_ns + max(running, 0)
 
+    def waited_so_far_ns(self) -> int:
+        """Like `waited_ns`, with the call that is under way."""
+        entered_ns = self._entered_ns
+        if entered_ns is None:
+            return self.waited_ns
+        return self.waited_ns + max(_wall_ns() - self._began_ns - (_clock_ns() - entered_ns), 0)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a guarded call is under way; from any thread."""
+        return self._depth > 0
+
     def run(self, part: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
         """Call `function`; None when it failed, now or earlier (the part is then off for good)."""
         if part in self._off:
             return None
         # Not kept here alone: a signal's handler, or the garbage collector, may come here in between.
-        entered_ns = None if self._depth else _clock_ns()
-        self._entered_ns = self._entered_ns if entered_ns is None else entered_ns
+        entered_ns = None if self._depth else self._enter()
         has_gradients = self._gradients.are_on()
         self._depth += 1
         try:
@@ -187,8 +201,7 @@ class Guard:
         finally:
             self._depth -= 1
             if entered_ns is not None:
-                self.spent_ns += max(_clock_ns() - entered_ns, 0)
-                self._entered_ns = None
+                self._leave(entered_ns)
             if self._gradients.are_on() is not has_gradients:
                 self._gradients.set(has_gradients)
 
@@ -222,8 +235,7 @@ class Guard:
     ) -> tuple[R | None, Exception | None]:
         """Call a function of the user's; return what it returned, and what it raised. Timed like ours."""
         # Not kept here alone: a signal's handler, or the garbage collector, may come here in between.
-        entered_ns = None if self._depth else _clock_ns()
-        self._entered_ns = self._entered_ns if entered_ns is None else entered_ns
+        entered_ns = None if self._depth else self._enter()
         self._depth += 1
         try:
             return function(*args, **kwargs), None
@@ -234,8 +246,18 @@ class Guard:
         finally:
             self._depth -= 1
             if entered_ns is not None:
-                self.spent_ns += max(_clock_ns() - entered_ns, 0)
-                self._entered_ns = None
+                self._leave(entered_ns)
+
+    def _enter(self) -> int:
+        self._began_ns = _wall_ns()
+        self._entered_ns = entered_ns = _clock_ns()
+        return entered_ns
+
+    def _leave(self, entered_ns: int) -> None:
+        spent_ns = max(_clock_ns() - entered_ns, 0)
+        self.spent_ns += spent_ns
+        self.waited_ns += max(_wall_ns() - self._began_ns - spent_ns, 0)
+        self._entered_ns = None
 
     def _switch_off(self, part: str) -> None:
         self._failed.append(part)

@@ -16,7 +16,7 @@ from .sample import Floats, Sample
 from .sampled_thresholds import SampledThresholds
 
 MOST_OWN: Final = 0.95
-"""Share of the time between two samples that can be the probe's own."""
+"""Share of the time between two samples that can be the probe's own: the rest of more says nothing."""
 SKIPPED_INTERVALS: Final = 2
 """The first steps compile, tune and allocate."""
 EARLY: Final = 32
@@ -108,7 +108,9 @@ class SlowdownDetector:
             return []
         steps, passed = sample.step - last[0], sample.time - last[1]
         # What the probe itself takes (of a NaN, for a replay) is no slowness of the training.
-        seconds = max(passed - sample.own_s, (1.0 - MOST_OWN) * passed)
+        seconds = passed - sample.own_s
+        if seconds < (1.0 - MOST_OWN) * passed:
+            return []
         self._intervals += 1
         if self._intervals <= SKIPPED_INTERVALS:
             return []

@@ -216,6 +216,7 @@ class FollowedRecords:
             elif record.kind == RAW:
                 self._claim_newest()
                 raw = read_raw(record.payload)
+                self._note_own(raw.scalars)
                 following = self._following.get(raw.template)
                 if following is not None:
                     newest = self._newest = self._measured(raw, following)
@@ -236,6 +237,7 @@ class FollowedRecords:
                 continue
             at += 1
             self._claim_newest()
+            self._note_own(rows.scalars[at])
             is_wanted = rows.has_more[at] or self._samples.is_due(rows.times[at])
             if is_wanted or (has_notes and self._is_noted(steps[at])):
                 measured = self._newest = self._measured(read_raw(record.payload), following)
@@ -250,6 +252,10 @@ class FollowedRecords:
         batch = _batch_of(rows, following, parameter_norms)
         queued = QueuedRun(following.layout, batch, rows.times, stacks, _long_ago(), following.fault)
         self._queue.append(queued)
+
+    def _note_own(self, scalars: Sequence[float] | Floats) -> None:
+        step_s, own_share = scalars[:2]
+        self._samples.note_own(float(step_s * own_share))
 
     def _is_noted(self, step: int) -> bool:
         return step in self._inputs or step in self._modules or step in self._logged

@@ -79,7 +79,15 @@ def look_for(
     gaps = GapWatch(start, model, recorder=recorder, names=names, last_step=last_step)
     recorder.last_words = gaps.last_words
     recorder.look_with(
-        HangWatch(start, model, config=config, recorder=recorder, mark=tracker.mark, last_step=last_step),
+        HangWatch(
+            start,
+            model,
+            config=config,
+            recorder=recorder,
+            mark=tracker.mark,
+            last_step=last_step,
+            is_own=lambda: tracker.is_in_own_code,
+        ),
         gaps,
         control,
         ProgressWatch(

@@ -71,13 +71,17 @@ class SampleJudge:
     def wants(self, measured: MeasuredStep) -> bool:
         """Whether a step has anything that steps usually have not, or none was judged for long.
 
-        To be asked of each step once: what the probe took of it is no part of what a step takes.
+        To be asked of each step once.
         """
         if measured.taken is not None:
-            self._own_s += measured.taken.own_ns / 1e9
+            self.note_own((measured.taken.own_ns + measured.taken.waited_ns) / 1e9)
         if measured.modules is not None or measured.sampled or measured.parameter_norm is not None:
             return True
         return bool(measured.logged) or self.is_due(measured.time)
+
+    def note_own(self, seconds: float) -> None:
+        """The probe has taken so long of a step: that is no part of what the step takes."""
+        self._own_s += seconds
 
     def is_due(self, time: float) -> bool:
         """Whether a step that ended then is wanted even if it has nothing that steps usually have not."""

@@ -427,6 +427,11 @@ class StepTracker:
         return self._pipeline.last_step if following is None else following - 1
 
     @property
+    def is_in_own_code(self) -> bool:
+        """Whether the training thread is in the probe's own code; from any thread."""
+        return self._guard.is_running
+
+    @property
     def is_of_this_thread(self) -> bool:
         """Whether the model is trained on the thread that asks; also while it was never called."""
         return self._attention.is_of_this_thread

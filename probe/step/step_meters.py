@@ -37,6 +37,8 @@ class StepTime(NamedTuple):
     """In the probe's own calls."""
     failures: int
     """Of the probe's own code, since the start."""
+    waited_ns: int = 0
+    """What these took beyond that by the wall: for a disk, a lock or a processor."""
     phases: Mapping[str, float] = MappingProxyType({})
     """Seconds of what is known of its phases, by name: see `phase_times.NAMES`."""
 
@@ -60,7 +62,7 @@ class StepMeters:
         self._guard, self._recorder = guard, recorder
         self.phases = PhaseTimes(guard)
         self._previous_ns: int | None = None
-        self._spent_ns = 0
+        self._spent_ns = self._waited_ns = 0
         self._memory_seen: MemorySample | None = None
         self._cuda_read_ns = self._epoch_read_ns = 0
 
@@ -69,10 +71,12 @@ class StepMeters:
         now_ns, spent_ns = time.perf_counter_ns(), self._guard.spent_so_far_ns()
         previous_ns, self._previous_ns = self._previous_ns, now_ns
         own_ns, self._spent_ns = spent_ns - self._spent_ns, spent_ns
+        waited_so_far_ns = self._guard.waited_so_far_ns()
+        waited_ns, self._waited_ns = waited_so_far_ns - self._waited_ns, waited_so_far_ns
         phases = self.phases.take()
         if previous_ns is None:
             return None
-        return StepTime(now_ns - previous_ns, own_ns, self._guard.failures, phases)
+        return StepTime(now_ns - previous_ns, own_ns, self._guard.failures, waited_ns, phases)
 
     @property
     def read_ns(self) -> int:
@@ -82,6 +86,7 @@ class StepMeters:
     def resume(self, read_ns: int) -> None:
         """Go on as if time had been read at `read_ns`, with all that the probe has taken up to now."""
         self._previous_ns, self._spent_ns = read_ns, self._guard.spent_so_far_ns()
+        self._waited_ns = self._guard.waited_so_far_ns()
 
     def forget_time(self) -> None:
         """Steps pass that nobody times: the next one has no time of its own."""

@@ -100,6 +100,7 @@ class Watchdog:
         self._hang_s = hang_s
         self._signs = (0, 0)
         self._alive_at: float | None = None
+        self._sign_at = 0.0
         self._asked_at = 0.0
         self._cpu_at_sign = self._cpu_now = 0.0
         self._is_evaluating = False
@@ -108,7 +109,16 @@ class Watchdog:
         self._finished = 0
         self._step_times: deque[float] = deque(maxlen=_STEPS_KEPT)
 
-    def note(self, now_s: float, *, beats: int, evaluations: int, step: int | None, cpu_s: float) -> bool:
+    def note(
+        self,
+        now_s: float,
+        *,
+        beats: int,
+        evaluations: int,
+        step: int | None,
+        cpu_s: float,
+        is_own: bool = False,
+    ) -> bool:
         """Take in what the pulse says; whether there was a sign of life since the last call.
 
         Args:
@@ -117,9 +127,13 @@ class Watchdog:
             evaluations: `Pulse.evaluations`.
             step: number of the session's newest finished step; None before the first.
             cpu_s: CPU time that the process has taken so far, in seconds.
+            is_own: whether the probe's own code runs on the training thread: that is no standstill of the
+                script, unless it does not end.
         """
         was_away = self._alive_at is not None and now_s - self._asked_at > _OWN_GAP_S
-        is_alive = (beats, evaluations) != self._signs or self._alive_at is None or was_away
+        has_sign = (beats, evaluations) != self._signs or self._alive_at is None or was_away
+        self._sign_at = now_s if has_sign else self._sign_at
+        is_alive = has_sign or (is_own and now_s - self._sign_at < PATIENCE * self.limit_s)
         if is_alive:
             if beats != self._signs[0]:
                 self._is_evaluating = False

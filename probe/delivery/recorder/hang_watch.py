@@ -109,6 +109,7 @@ class HangWatch:
         recorder: asks this watch; its folder takes the signs of life.
         mark: where the session's training loop is.
         last_step: number of the newest finished step, from any thread.
+        is_own: whether the probe's own code runs on the training thread.
     """
 
     def __init__(
@@ -120,9 +121,10 @@ class HangWatch:
         recorder: Recorder,
         mark: LoopMark,
         last_step: Callable[[], int | None],
+        is_own: Callable[[], bool] = lambda: False,
     ) -> None:
         self._start, self._model, self._mark = start, model, mark
-        self._last_step = last_step
+        self._last_step, self._is_own = last_step, is_own
         self._logger = config.logger or _logger
         self._first_step = config.first_step
         self._guard = Guard()
@@ -164,6 +166,7 @@ class HangWatch:
             evaluations=pulse.evaluations,
             step=self._last_step(),
             cpu_s=time.process_time(),
+            is_own=self._is_own(),
         )
         self.period_s = self._usual_s if is_alive else min(2 * self._usual_s, _LONGEST_STILL_S)
         ended = self._end() if is_alive else []

@@ -19,11 +19,17 @@ class Training:
         self.watchdog = watchdog
         self.now_s = self.cpu_s = 0.0
         self.beats = self.evaluations = 0
+        self.is_own = False
         self.step: int | None = None
 
     def ask(self) -> bool:
         return self.watchdog.note(
-            self.now_s, beats=self.beats, evaluations=self.evaluations, step=self.step, cpu_s=self.cpu_s
+            self.now_s,
+            beats=self.beats,
+            evaluations=self.evaluations,
+            step=self.step,
+            cpu_s=self.cpu_s,
+            is_own=self.is_own,
         )
 
     def run(self, step_times: Iterable[float]) -> list[Standstill]:
@@ -117,6 +123,22 @@ def test_standstill_counts_from_the_last_evaluation(training: Training) -> None:
     assert found[0].is_evaluating
     training.run([0.1])
     assert not training.wait(6.0)[0].is_evaluating
+
+
+def test_standstill_leaves_out_what_the_probe_takes(training: Training) -> None:
+    training.run([0.1] * 10)
+    training.is_own = True
+    assert training.wait(20.0) == []
+    training.is_own = False
+    assert training.wait(4.0) == []
+    assert training.wait(2.0)
+
+
+def test_standstill_in_the_probe_that_does_not_end_is_seen(training: Training) -> None:
+    training.run([0.1] * 10)
+    training.is_own = True
+    assert training.wait(59.0) == []
+    assert training.wait(10.0)
 
 
 def test_standstill_ends_with_the_next_sign_of_life(training: Training) -> None:
