@@ -30,7 +30,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
-def store(site: Site) -> Iterator[DuckStore]:
+def store(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[DuckStore]:
+    monkeypatch.setattr("dashboard.store.incarnation.GONE_AFTER_S", 1.0)
     store = DuckStore(site.data)
     yield store
     store.close()
