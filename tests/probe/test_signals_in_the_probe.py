@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import functools
 import os
 import re
@@ -287,6 +288,19 @@ def test_what_a_handler_raises_where_an_object_dies_reaches_the_script(
         dying.clear()
         done.append("the script goes on")
     assert is_from_signal(raised.value) and done == ["work"] and reference() is None
+
+
+@pytest.mark.usefixtures("strike_once")
+def test_handler_at_the_first_bytecode_where_an_object_dies_leaves_nothing_undone() -> None:
+    done: list[str] = []
+    dying = [Handlers()]
+    # The newer one is called first, without a bytecode.
+    trip = functools.partial(dict.fromkeys, map(_thread.interrupt_main, [signal.SIGUSR1]))
+    references = [weakref.ref(dying[0], at_death(lambda: done.append("work"))), weakref.ref(dying[0], trip)]
+    with pytest.raises(RuntimeError, match="worker"):
+        dying.clear()
+        done.append("the script goes on")
+    assert done == ["work"] and references[0]() is None
 
 
 def test_model_that_goes_while_a_worker_dies_ends_its_session(

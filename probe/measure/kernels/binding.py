@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ...guard import finish_beside_signals, is_scripts
+from ...guard import is_scripts
 from ..statistics.torch_statistics import ROWS, Floats
 from . import tensor_reader
 from .compile import FOLDER, LIBRARY_NAME, source_id
@@ -309,19 +309,13 @@ def methods_of(library: ctypes.PyDLL, name: str, *, numbered: str = "") -> dict[
 def at_death(function: Callable[[], object]) -> Callable[[object], object]:
     """Return the callback of a weak reference that calls a function which may be called twice.
 
-    Python prints what is raised where an object dies, and continues. What a signal handler raises in the
-    function is raised on the main thread once the callback has returned, and the function is called again
-    before. Where there is no kernel, Python prints it.
+    Python prints what is raised where an object dies, and continues. What a signal handler raises there is
+    raised on the main thread once the callback has returned; the function is called again before. Where
+    there is no kernel, Python prints it.
     """
-
-    def end(_: object = None) -> None:
-        struck = finish_beside_signals(function)
-        if struck is not None:
-            raise struck
-
     if kernel() is None:
-        return end
-    made: Callable[[object], object] = _maker_of_functions()(_death_method(), id(end), None)
+        return lambda _: function()
+    made: Callable[[object], object] = _maker_of_functions()(_death_method(), id(function), None)
     return made
 
 

@@ -21,7 +21,7 @@ typedef struct {
     Object *kind, *error, *trace;
 } Raised;
 
-enum { MOST_ASKED = 3 };
+enum { MOST_ASKED = 3, MOST_BEGUN = 10 };
 
 static ErrorApi errors;
 static __thread Raised struck; /* what is to leave the callback under way on this thread */
@@ -81,25 +81,41 @@ static int raise_late(void *late) {
     return -1;
 }
 
-/* (weak reference), with a function as `self`: calls it, for what was referred to dies. Python prints what leaves such
- * a callback, and continues; what is the script's is raised once the callback has returned. */
+/* Have it raised on the main thread; it is lost where there is no memory for it, or too much waits. */
+static void raise_soon(Raised *raised) {
+    Raised *late = malloc(sizeof *late);
+    if (late) *late = *raised;
+    if (late && !errors.call_soon(raise_late, late)) return;
+    free(late);
+    let_go(raised);
+}
+
+/* (weak reference), with a function as `self`: calls it, for what was referred to dies, and again where a handler broke
+ * it off, be it at its first bytecode. Python prints what leaves such a callback, and continues; what is the script's
+ * is raised once the callback has returned. */
 static Object *call_at_death(Object *self, Object *reference) {
     (void)reference;
-    Object *result = errors.call(self, NULL, 0, NULL);
-    if (result) return result;
-    Raised raised = take_error();
-    Object *said = errors.call(errors.is_scripts, &raised.error, 1, NULL);
-    Raised *late = said == errors.yes ? malloc(sizeof *late) : NULL;
-    if (late) {
-        *late = raised;
-        if (!errors.call_soon(raise_late, late)) return said;
-        free(late);
+    Raised late = {NULL, NULL, NULL};
+    Object *result = NULL;
+    for (int begun = 0; begun < MOST_BEGUN && (result = errors.call(self, NULL, 0, NULL)) == NULL; begun++) {
+        Raised raised = take_error();
+        Object *said = errors.call(errors.is_scripts, &raised.error, 1, NULL);
+        if (said) errors.release(said); /* compared only: it is a singleton */
+        if (said && said != errors.yes) {
+            if (late.error) raise_soon(&late);
+            errors.restore(raised.kind, raised.error, raised.trace);
+            return NULL;
+        }
+        if (late.error) let_go(&late);
+        late = raised;
+        if (said == NULL) { /* a handler struck in there, too */
+            let_go(&late);
+            late = take_error();
+        }
     }
-    if (said) {
-        errors.release(said);
-        errors.restore(raised.kind, raised.error, raised.trace);
-    } else let_go(&raised); /* what has come meanwhile is printed */
-    return NULL;
+    if (result == NULL) errors.restore(late.kind, late.error, late.trace);
+    else if (late.error) raise_soon(&late);
+    return result;
 }
 
 /* The functions that stand in tables of methods: `name` with what it may raise. */
