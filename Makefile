@@ -33,16 +33,20 @@ KEEPER_PACKAGES := libzookeeper-java default-jre-headless
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((n < 3 ? n + 1 : 4)))
 KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h hot.h hot_state.h hot_finish.h hot_forward.h hot_backward.h hot_gradients.h hot_ring.h hot_phases.h hot_updates.h hot_late.h errors.h calls.h call_columns.h call_methods.h compile.py)
 
-.PHONY: demo test trackers_row others_row fresh collected lint sentences js trackers ray replicas dialect promtool capabilities faults soak detection packages browser clickhouse compiler node clean
+.PHONY: demo test trackers_row others_row large fresh collected lint style types sentences js trackers ray replicas dialect promtool capabilities faults soak detection packages browser clickhouse compiler node clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
 	$(BIN)/dashboard demo
 
-# Python's packages come beside Debian's; then parts of one process each, in two rows that take as long.
+# Python's packages come beside Debian's; then parts of one process each, in two rows that take as long. mypy, which
+# nothing waits for, has what the large part leaves of the processors.
 test: compiler
 	$(MAKE) --jobs=2 --output-sync=target $(VENV)/.dev packages
 	$(MAKE) --jobs=2 --output-sync=recurse trackers_row others_row
+	$(MAKE) --jobs=2 large types
+
+large: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not fresh_process" -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 		|| { test $$? = 1 && $(BIN)/python tests/once_more.py; }
 
@@ -50,7 +54,7 @@ trackers_row:
 	@$(MAKE) --no-print-directory --jobs=1 trackers js 2>&1
 
 others_row:
-	@$(MAKE) --no-print-directory --jobs=1 fresh lint collected 2>&1
+	@$(MAKE) --no-print-directory --jobs=1 style fresh collected 2>&1
 
 # Memory of a process is followed best before it has loaded all test modules.
 fresh: compiler $(VENV)/.dev
@@ -63,9 +67,13 @@ collected: $(VENV)/.dev
 sentences:
 	@$(PYTHON) tests/sentences.py
 
-lint: $(VENV)/.dev
+lint: style types
+
+style: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
 	$(BIN)/mypy
 
 # What the lock file names is installed once; tsc and node's own runner are all of it.
