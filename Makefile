@@ -33,6 +33,9 @@ KEEPER_PACKAGES := libzookeeper-java default-jre-headless
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((n < 3 ? n + 1 : 4)))
 KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histograms.h gather.h hot.h hot_state.h hot_finish.h hot_forward.h hot_backward.h hot_gradients.h hot_ring.h hot_phases.h hot_updates.h hot_late.h errors.h calls.h call_columns.h call_methods.h compile.py)
 
+# Or each of a dozen Pythons compiles anew what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test trackers_row others_row large fresh collected lint style types sentences js trackers ray replicas dialect promtool capabilities faults soak detection packages browser clickhouse compiler node clean
 .DELETE_ON_ERROR:
 
