@@ -32,6 +32,7 @@ from followed_kinds import (
 from forked_scripts import ForkedScripts
 from journals import Journal
 from run_numbers import run_of
+from thinned import some, thinned
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -139,7 +140,7 @@ def steps_in_c(training: Training, count: int) -> int:
 # ------------------------------------------------------------------------------------------ healthy steps
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some([*KINDS][::-1], 4))
 def test_healthy_steps_on_a_device_are_recorded_as_in_the_slow_way(
     tmp_path: Path, device: Device, kind: str
 ) -> None:
@@ -431,8 +432,7 @@ def test_ruined_parameters_are_told_where_the_device_is_idle(tmp_path: Path, dev
     ]
 
 
-@pytest.mark.parametrize("in_c", [True, False])
-@pytest.mark.parametrize("steps_until_there", [1, 3, 1000])
+@pytest.mark.parametrize(("in_c", "steps_until_there"), thinned([True, False], [1, 3, 1000], every=2))
 def test_how_far_an_update_went_is_told_once_the_device_says_it(
     tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch, in_c: bool, steps_until_there: int
 ) -> None:

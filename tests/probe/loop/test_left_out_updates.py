@@ -17,6 +17,7 @@ import torch
 from device_stand_in import device_stand_in
 from early_arming import early_arming
 from run_numbers import column_of, run_of, steps_of
+from thinned import thinned
 from torch import nn
 from torch.nn import functional as F
 
@@ -121,11 +122,10 @@ def two_of_three(step: int) -> bool:
 
 
 @pytest.mark.usefixtures("_place")
-@pytest.mark.parametrize("in_c", [False, True])
 @pytest.mark.parametrize(
-    "leaves_out", [each_fourth, two_of_three, pytest.param(each_second, marks=pytest.mark.faults)]
+    ("clear", "leaves_out", "in_c"),
+    thinned(CLEARINGS, [each_fourth, two_of_three, each_second], [False, True], every=4),
 )
-@pytest.mark.parametrize("clear", CLEARINGS)
 def test_step_without_an_update_has_its_number_and_its_gradients(
     spool: Path, clear: Any, leaves_out: Left, in_c: bool
 ) -> None:
@@ -150,8 +150,7 @@ def test_accumulated_step_without_an_update_has_the_gradients_of_all_its_backwar
 
 
 @pytest.mark.usefixtures("_place")
-@pytest.mark.parametrize("in_c", [False, True])
-@pytest.mark.parametrize("clear", CLEARINGS)
+@pytest.mark.parametrize(("clear", "in_c"), thinned(CLEARINGS, [False, True], every=2))
 def test_bad_step_without_an_update_is_replayed_exactly(spool: Path, clear: Any, in_c: bool) -> None:
     loop = Loop(clear, lambda step: False, bad_at=STEPS - 7)
     run = loop.run(spool, in_c=in_c)
