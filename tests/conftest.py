@@ -29,6 +29,8 @@ from zookeeper_server import ZooKeeper
 # Before torch is loaded, and for all programs that tests start: on a busy machine torch's threads spin for
 # each other. A test that is about several threads says how many.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Inductor asks the C++ compiler for less where it may not use vectors: those are not our subject.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 # Otherwise each worker would compile all tests again, and each of a hundred programs all of our modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

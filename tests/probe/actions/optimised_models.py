@@ -30,9 +30,9 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    def __init__(self, *, dropout: float = 0.0, norm: bool = False) -> None:
+    def __init__(self, *, dropout: float = 0.0, norm: bool = False, blocks: int = 3) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([Block(dropout=dropout, norm=norm) for _ in range(3)])
+        self.layers = nn.ModuleList([Block(dropout=dropout, norm=norm) for _ in range(blocks)])
         self.head = nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -42,9 +42,9 @@ class Net(nn.Module):
         return result
 
 
-def net(*, dropout: float = 0.0, norm: bool = False) -> Net:
+def net(*, dropout: float = 0.0, norm: bool = False, blocks: int = 3) -> Net:
     torch.manual_seed(0)
-    return Net(dropout=dropout, norm=norm)
+    return Net(dropout=dropout, norm=norm, blocks=blocks)
 
 
 def batch(rows: int = 12) -> tuple[Tensor, Tensor]:

@@ -317,7 +317,8 @@ def test_model_that_cannot_be_compiled_is_said() -> None:
 @pytest.mark.capability(76, 77)
 @pytest.mark.parametrize("mode", [pytest.param("compilation", marks=pytest.mark.faults), "full"])
 def test_compiled_mode_is_measured_with_its_compilation_apart(mode: str) -> None:
-    found = probe.benchmark_optimizations(net(dropout=0.5), batch(), None, LOSS, modes=(mode,), pairs=8)
+    model = net(dropout=0.5, blocks=1)  # the C++ compiler is asked once for each of its kernels
+    found = probe.benchmark_optimizations(model, batch(), None, LOSS, modes=(mode,), pairs=8)
     row = found[mode]
     assert row.error is None and row.is_within, str(found)
     assert row.first_step_s > row.step_s and row.compile_s > 0
