@@ -71,7 +71,8 @@ _OF_PACKAGES: Final = _with_links_followed(
 )
 # Among the scripts are the commands that pip writes for packages.
 _INSTALLED: Final = (*_PYTHON, *_OF_PACKAGES, *_with_links_followed([sysconfig.get_path("scripts")]))
-_FILES_KNOWN: Final = 4096
+_FILES_KNOWN: Final = 1 << 15
+"""More than a large program has: a replay asks for the file of each module, always in the same order."""
 _PACKAGES: Final = ("/site-packages/", "/dist-packages/")
 """Folders of packages by name, whichever environment's they are."""
 _PERSON: Final = re.compile(

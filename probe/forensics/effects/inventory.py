@@ -6,7 +6,7 @@ import functools
 import gc
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress, repeat
+from itertools import chain, compress, repeat
 from operator import is_
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final
@@ -20,6 +20,7 @@ from ...threads.whereabouts import installed_package, is_installed, is_library
 
 _identity: Final = object.__hash__
 """By the address, as `id` is; that would tell audit hooks of each of a million objects."""
+_WRAPPERS: Final = (property, classmethod, staticmethod, MethodType)
 _MOST_FILES: Final = 24
 """Of the script, whose functions are guarded from the beginning; those of a large project take seconds."""
 
@@ -72,9 +73,31 @@ class Inventory:
     @functools.cached_property
     def _functions(self) -> list[FunctionType]:
         """Those of no library; of those that were frozen only what modules and their classes hold."""
-        are_functions = map(is_, map(type, self._objects), repeat(FunctionType))
-        found = compress(self._objects, are_functions)
-        return list(_functions_of_the_script([*found, *(_in_modules() if self._is_frozen else ())]))
+        found = _functions_among(self._objects)
+        if not self._is_frozen:
+            return list(_of_the_script(found))
+        own, installed = _modules_of_no_library()
+        found = chain(found, _held_by(own))
+        of_packages = _of_packages.functions(installed, self._objects)
+        return list(dict.fromkeys([*_of_the_script(found), *of_packages]))
+
+
+class _OfPackages:
+    """The functions of installed packages: they stay the same, or are new objects, until more is frozen."""
+
+    def __init__(self) -> None:
+        self._mark: list[Any] | None = None
+        self._functions: list[FunctionType] = []
+
+    def functions(self, modules: Sequence[ModuleType], objects: Sequence[Any]) -> list[FunctionType]:
+        """Return what the modules hold; those made since they were read may be among `objects` alone."""
+        if self._mark is None or not any(map(is_, objects, repeat(self._mark))):
+            self._mark = []
+            self._functions = list(_of_the_script(_held_by(modules)))
+        return self._functions
+
+
+_of_packages: Final = _OfPackages()
 
 
 def take_inventory() -> Inventory | None:
@@ -132,11 +155,16 @@ def _file_of_code(value: Any) -> str:
     return function.__code__.co_filename if type(function) is FunctionType else ""
 
 
-def _functions_of_the_script(values: Iterable[Any]) -> Iterator[FunctionType]:
-    """Those among some values, each once."""
+def _functions_among(values: Sequence[Any]) -> Iterator[FunctionType]:
+    """Without a line of Python for each of what may be a million."""
+    return compress(values, map(is_, map(type, values), repeat(FunctionType)))
+
+
+def _of_the_script(functions: Iterable[FunctionType]) -> Iterator[FunctionType]:
+    """Those among some, each once."""
     is_own: dict[str, bool] = {}
     # One dictionary for all: `id` would tell audit hooks of each.
-    for one in dict.fromkeys(value for value in values if type(value) is FunctionType):
+    for one in dict.fromkeys(functions):
         file = one.__code__.co_filename
         if file not in is_own:
             is_own[file] = not (file.startswith("<string>") or is_library(file))
@@ -144,21 +172,28 @@ def _functions_of_the_script(values: Iterable[Any]) -> Iterator[FunctionType]:
             yield one
 
 
-def _in_modules() -> Iterator[Any]:
-    """What modules that are no libraries, and their classes, hold."""
-    known = [one for one in list(sys.modules.values()) if type(one) is ModuleType]
-    classes: dict[int, type] = {}
-    for module in (one for one in known if not is_library(_file_of(one))):
-        for value in list(vars(module).values()):
-            if isinstance(value, type):
-                classes[_identity(value)] = value  # many modules have imported it
-            else:
-                yield value
-    for kind in classes.values():
-        for part in list(vars(kind).values()):
-            if isinstance(part, property):
-                yield from (part.fget, part.fset, part.fdel)
-            yield getattr(part, "__func__", part)
+def _modules_of_no_library() -> tuple[list[ModuleType], list[ModuleType]]:
+    """Those of the script, and those of installed packages."""
+    own: list[ModuleType] = []
+    installed: list[ModuleType] = []
+    for module in [one for one in list(sys.modules.values()) if type(one) is ModuleType]:
+        if not is_library(file := _file_of(module)):
+            (installed if is_installed(file) else own).append(module)
+    return own, installed
+
+
+def _held_by(modules: Sequence[ModuleType]) -> Iterator[FunctionType]:
+    """The functions of modules and of their classes."""
+    held = list(chain.from_iterable([*vars(module).values()] for module in modules))
+    kinds = compress(held, map(issubclass, map(type, held), repeat(type)))
+    classes = {_identity(kind): kind for kind in kinds}  # many modules have imported it
+    parts = list(chain.from_iterable([*vars(kind).values()] for kind in classes.values()))
+    wrapped = compress(parts, map(issubclass, map(type, parts), repeat(_WRAPPERS)))
+    return _functions_among([*held, *parts, *chain.from_iterable(map(_in_part, wrapped))])
+
+
+def _in_part(part: Any) -> tuple[Any, ...]:
+    return (part.fget, part.fset, part.fdel) if isinstance(part, property) else (part.__func__,)
 
 
 def _file_of(module: ModuleType) -> str:
