@@ -204,7 +204,7 @@ def become_launched(command: list[str]) -> list[str]:
         raise AssertionError("the command has not become the script")
     except Replaced as replaced:
         python, *options = replaced.command
-        script = list(itertools.dropwhile(lambda option: option.startswith("-"), options))
+        script = list(itertools.dropwhile(lambda option: option.startswith("-") and option != "-m", options))
         take_environment(replaced.environment)
     finally:
         os.execve = execve

@@ -91,6 +91,7 @@ def run_both(
     launcher: Sequence[str] = (),
     bare: Sequence[str] | None = None,
     forked: ForkedScripts | None = None,
+    is_started: bool = False,
 ) -> Both:
     """Run a script without and with `dashboard run`, side by side; nothing but stderr may differ.
 
@@ -100,13 +101,13 @@ def run_both(
         options: of `dashboard run`.
         launcher: goes before both.
         bare: the command that must print the same, if it is another one.
-        forked: runs both scripts, if nothing of how Python starts them is looked at; only the one without
-            if the other is a module.
+        forked: runs both scripts, if nothing of how Python starts them is looked at.
+        is_started: the recorded one is not forked.
     """
     folder.mkdir(exist_ok=True)
     key = (*launcher, *(command if bare is None else bare))
     recorded: subprocess.Popen[str] | ForkedScript
-    if forked is not None and command[0] != "-m":
+    if forked is not None and not is_started:
         recorded = forked.launch([*options, *command], folder)
     else:
         recorded = start([*launcher, *DASHBOARD, "run", *options, *command], folder)
@@ -241,7 +242,7 @@ def test_module_is_run_as_python_does(tmp_path: Path, forked: ForkedScripts) -> 
     package = tmp_path / "work" / "training" / "inner"
     package.mkdir(parents=True)
     shutil.copy(SCRIPTS / "plain_loop.py", package / "__main__.py")
-    both = run_both(tmp_path / "work", "-m", "training.inner", "--quiet", forked=forked)
+    both = run_both(tmp_path / "work", "-m", "training.inner", "--quiet", forked=forked, is_started=True)
     assert both.journal.start.name == "training.inner"
 
 
@@ -386,9 +387,9 @@ def test_ranks_that_a_script_starts_are_one_run(tmp_path: Path, method: str, for
 
 
 def test_ranks_that_torchrun_starts_are_one_run(tmp_path: Path, forked: ForkedScripts) -> None:
-    torchrun = str(Path(sys.executable).with_name("torchrun"))
-    script, options = str(SCRIPTS / "ranks.py"), ["--standalone", "--nproc-per-node=2"]
-    ranks = start([torchrun, *options, "--no-python", *DASHBOARD, "run", script], tmp_path)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]
+    script = str(SCRIPTS / "ranks.py")
+    ranks = forked.start([*torchrun, *DASHBOARD, "run", script], tmp_path)
     bare = Ending(*forked.start([script, "fork"], tmp_path).finish())
     assert frames_of_two_ranks(Both(bare, finish(ranks), Path(os.environ["NANSCOPE_SPOOL"]))) == (3, 3)
 
@@ -445,9 +446,9 @@ def test_script_keeps_its_own_probe_and_dashboard(tmp_path: Path) -> None:
     assert len(both.journal.frames) == 2
 
 
-def test_script_that_watches_itself_has_that_session_alone(tmp_path: Path) -> None:
+def test_script_that_watches_itself_has_that_session_alone(tmp_path: Path, forked: ForkedScripts) -> None:
     script = str(SCRIPTS / "watches_itself.py")
-    both = run_both(tmp_path / "work", script, bare=["-c", "print(True, True)"])
+    both = run_both(tmp_path / "work", script, bare=["-c", "print(True, True)"], forked=forked)
     assert [run.name for run in both.runs] == ["my-own"]
     (line,) = both.recorded.err.splitlines()
     assert line.startswith("nanscope: recording run my-own of Sequential; ")
