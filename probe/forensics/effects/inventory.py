@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress, repeat
 from operator import is_
 from types import FunctionType, MethodType, ModuleType
@@ -55,8 +55,8 @@ class Inventory:
         And of the files that these import, up to a number. Others are guarded when they are called by name.
         """
         if self._near is None:
-            files = files_near(roots, self._functions)
-            self._near = [one for one in self._functions if one.__code__.co_filename in files]
+            files = files_near(roots, self._by_file)
+            self._near = [one for file in files for one in self.functions_of(file)]
         return self._near
 
     def functions_of(self, file: str) -> Sequence[FunctionType]:
@@ -65,21 +65,17 @@ class Inventory:
 
     @functools.cached_property
     def _by_file(self) -> dict[str, list[FunctionType]]:
-        found: dict[str, list[FunctionType]] = {}
-        for one in self._functions:
-            found.setdefault(one.__code__.co_filename, []).append(one)
-        return found
-
-    @functools.cached_property
-    def _functions(self) -> list[FunctionType]:
         """Those of no library; of those that were frozen only what modules and their classes hold."""
         found = _functions_among(self._objects)
         if not self._is_frozen:
-            return list(_of_the_script(found))
+            return _of_the_script(found)
         own, installed = _modules_of_no_library()
-        found = chain(found, _held_by(own))
-        of_packages = _of_packages.functions(installed, self._objects)
-        return list(dict.fromkeys([*_of_the_script(found), *of_packages]))
+        others = _of_packages.functions(installed, self._objects)
+        mine = _of_the_script(chain(found, _held_by(own)))
+        both = {
+            file: list(dict.fromkeys([*mine[file], *others[file]])) for file in mine.keys() & others.keys()
+        }
+        return others | mine | both
 
 
 class _OfPackages:
@@ -87,13 +83,15 @@ class _OfPackages:
 
     def __init__(self) -> None:
         self._mark: list[Any] | None = None
-        self._functions: list[FunctionType] = []
+        self._functions: dict[str, list[FunctionType]] = {}
 
-    def functions(self, modules: Sequence[ModuleType], objects: Sequence[Any]) -> list[FunctionType]:
-        """Return what the modules hold; those made since they were read may be among `objects` alone."""
+    def functions(
+        self, modules: Sequence[ModuleType], objects: Sequence[Any]
+    ) -> dict[str, list[FunctionType]]:
+        """Return what the modules hold, by file; what was made since may be among `objects` alone."""
         if self._mark is None or not any(map(is_, objects, repeat(self._mark))):
             self._mark = []
-            self._functions = list(_of_the_script(_held_by(modules)))
+            self._functions = _of_the_script(_held_by(modules))
         return self._functions
 
 
@@ -106,18 +104,18 @@ def take_inventory() -> Inventory | None:
     return None if objects is None else Inventory(objects)
 
 
-def files_near(roots: Sequence[nn.Module], functions: Iterable[FunctionType]) -> frozenset[str]:
+def files_near(roots: Sequence[nn.Module], functions: Mapping[str, Sequence[FunctionType]]) -> frozenset[str]:
     """Files of the script whose code a step runs: what runs now, the models' classes and hooks, imports.
 
     Of installed packages only those that run now, or that a model is of: the program may be one.
 
     Args:
         roots: the models.
-        functions: of the script.
+        functions: of the script, by file.
     """
     files = dict.fromkeys([*_running_files(), *_files_of(roots)])
     programs = {package for file in files if (package := installed_package(file))}
-    taking_part = [one.__globals__ for one in functions if one.__code__.co_filename in files]
+    taking_part = [one.__globals__ for file in files for one in functions.get(file, ())]
     # All functions of a module have one dictionary.
     for variables in {_identity(one): one for one in taking_part}.values():
         for value in list(variables.values()):
@@ -160,16 +158,17 @@ def _functions_among(values: Sequence[Any]) -> Iterator[FunctionType]:
     return compress(values, map(is_, map(type, values), repeat(FunctionType)))
 
 
-def _of_the_script(functions: Iterable[FunctionType]) -> Iterator[FunctionType]:
-    """Those among some, each once."""
-    is_own: dict[str, bool] = {}
+def _of_the_script(functions: Iterable[FunctionType]) -> dict[str, list[FunctionType]]:
+    """Those among some, each once, by file."""
+    found: dict[str, list[FunctionType] | None] = {}
     # One dictionary for all: `id` would tell audit hooks of each.
     for one in dict.fromkeys(functions):
         file = one.__code__.co_filename
-        if file not in is_own:
-            is_own[file] = not (file.startswith("<string>") or is_library(file))
-        if is_own[file]:
-            yield one
+        if file not in found:
+            found[file] = None if file.startswith("<string>") or is_library(file) else []
+        if (known := found[file]) is not None:
+            known.append(one)
+    return {file: known for file, known in found.items() if known is not None}
 
 
 def _modules_of_no_library() -> tuple[list[ModuleType], list[ModuleType]]:
