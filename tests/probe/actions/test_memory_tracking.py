@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
+import mmap
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -31,8 +33,12 @@ def resident() -> int:
 
 
 def megabytes(count: int) -> torch.Tensor:
-    """So many MiB whose pages are all there."""
-    return torch.ones(count * MIB // 4)
+    """So many MiB whose pages are all there, and new: malloc may have room that others have left in it."""
+    memory = np.frombuffer(
+        mmap.mmap(-1, count * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=np.float32
+    )
+    memory[:] = 1.0
+    return torch.from_numpy(memory)
 
 
 @pytest.mark.capability(37)
@@ -41,7 +47,7 @@ def test_block_is_measured_and_blocks_nest() -> None:
         gc.collect()  # what other tests have left, and what the first one imports, is of neither block
     rss = [resident()]
     with probe.memory_tracking(label="outer") as outer:
-        first = megabytes(48)  # above what malloc takes from memory that it has
+        first = megabytes(48)
         rss.append(resident())
         with probe.memory_tracking(label="inner") as inner:
             second = megabytes(64)
