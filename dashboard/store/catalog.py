@@ -193,9 +193,9 @@ class Catalog:
         known = (self.incarnations.get((run, entry.rank, entry.number)) for run in runs)
         return max((entry, *filter(None, known)), key=lambda one: one.state.taken)
 
-    def close_gap(self, key: StreamKey, entry: Incarnation, *, step: int) -> None:
+    def close_gap(self, key: StreamKey, entry: Incarnation, *, seq: int, step: int) -> None:
         """Note the step of the first frame after a hole; it may be of another model than that before it."""
-        for run in self.gaps.open_runs(key.writer):
+        for run in self.gaps.open_runs(key.writer, before=seq):
             model = self.incarnations.get((run, entry.rank, entry.number))
             if run == key.run or (model is not None and model.description().run == key.run):
                 self.gaps.close(run, key.writer, step, of=entry.run)

@@ -75,9 +75,14 @@ class Gaps:
         """Return the holes of a writer's metrics that are told in one way."""
         return [row for key, row in self._rows.items() if key[:3] == (run, writer, source)]
 
-    def open_runs(self, writer: str) -> list[str]:
-        """Return the ids under which a writer of this name has a hole that no frame has come after."""
-        return [run for run, name in self._open if name == writer]
+    def open_runs(self, writer: str, *, before: int) -> list[str]:
+        """Return the ids under which a writer of this name has a hole that a frame is the first behind.
+
+        Args:
+            writer: of the frame.
+            before: its sequence number; one that is sent again may lie in front of the hole.
+        """
+        return [run for (run, name), row in self._open.items() if name == writer and row.end_seq <= before]
 
     def close(self, run: str, writer: str, step: int, *, of: str) -> None:
         """Note the step of the first frame after a hole; one `of` another model ends the hole in both."""

@@ -295,7 +295,7 @@ class Intake:
             if is_new:
                 entry.state.taken = seq + 1
                 _note_step(entry.state, frame)
-            self._catalog.close_gap(self._key, entry, step=frame.step)
+            self._catalog.close_gap(self._key, entry, seq=seq, step=frame.step)
         self._frames[frame.member, timeline].append((seq, frame))
         if timeline is None:
             if is_new and (has_tensors(frame) or frame.histograms):
