@@ -123,6 +123,7 @@ class Training:
             layout=7,
             calls=(call,) * micro_steps,
             clips=False,
+            has_no_update=False,
             is_scaled=False,
             stage="local",
             rates=self.rates,
