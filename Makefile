@@ -2,6 +2,8 @@
 # make test   everything the repository checks: lint, types, tests, the browser included
 # make js     types and unit tests of the page's scripts alone (needs node and npm)
 # make trackers   exports to TensorBoard, Weights & Biases and MLflow, with the real packages and MLflow's server
+# make golden OLD=COMMIT   whether the same programs are recorded as by an older commit (an hour)
+# make one_road   what recording costs in loops as people write them, trainers of others among them
 # make ray   the recipe for Ray Train on a local cluster, with the real package (two to four minutes)
 # make replicas   the store on replicated tables of ClickHouse, with a real ZooKeeper (Java; ten minutes)
 # make dialect   the store's statements on today's ClickHouse, embedded in chdb (a gigabyte to install)
@@ -20,6 +22,7 @@ INSTALL := install --quiet --no-compile
 TORCH := torch==2.13.0
 TRACKERS := $(VENV)/trackers
 TRACKER_TESTS := tests/dashboard/export/trackers
+FRAMEWORKS := $(VENV)/frameworks
 RAY := $(VENV)/ray
 RAY_TESTS := tests/integration/ray_cluster
 # Chromium without a window of its own: it needs half the processor time of the one that hides its window.
@@ -36,7 +39,7 @@ KERNEL := $(addprefix probe/measure/kernels/,kernel.c passes.h sampled.h histogr
 # Or each of a dozen Pythons compiles anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test trackers_row others_row large fresh collected lint style types sentences js trackers ray replicas dialect promtool capabilities faults soak detection packages browser clickhouse compiler node clean
+.PHONY: demo test trackers_row others_row large fresh collected lint style types sentences js trackers golden one_road ray replicas dialect promtool capabilities faults soak detection packages browser clickhouse compiler node clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -108,6 +111,20 @@ promtool: $(TRACKERS)/.done
 
 trackers: $(TRACKERS)/.done promtool
 	$(TRACKERS)/bin/python -m pytest -n0 $(TRACKER_TESTS) tests/dashboard/outlets/test_metrics.py tests/dashboard/outlets/test_otlp.py
+
+# Trainers that people use, in front of our environment too.
+$(FRAMEWORKS)/.done: $(VENV)/.dev tests/loops/requirements.txt
+	$(PYTHON) -m venv --without-pip $(FRAMEWORKS)
+	echo "import site; site.addsitedir('$(SITE)')" \
+		> "$$($(FRAMEWORKS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/behind.pth"
+	$(PIP) --python $(FRAMEWORKS)/bin/python $(INSTALL) --requirement tests/loops/requirements.txt
+	touch $@
+
+golden: $(FRAMEWORKS)/.done
+	$(FRAMEWORKS)/bin/python tests/golden.py $(OLD) --setups --bank 20
+
+one_road: $(FRAMEWORKS)/.done
+	$(FRAMEWORKS)/bin/python tests/benchmarks/one_road.py
 
 # It brings a protobuf and a pyarrow of its own, which lie in front of our environment too.
 $(RAY)/.done: $(VENV)/.dev $(RAY_TESTS)/requirements.txt

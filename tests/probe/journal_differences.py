@@ -41,7 +41,7 @@ def differences(expected: Journal, actual: Journal) -> list[str]:
         "events": lambda journal: [said(event) for event in journal.latest_events],
         "end": lambda journal: None if journal.end is None else (journal.end.step, journal.end.outcome),
     }
-    return [line for name, read in parts.items() for line in _between(name, read(expected), read(actual))]
+    return [line for name, read in parts.items() for line in between(name, read(expected), read(actual))]
 
 
 def numbers(frames: list[Frame]) -> dict[tuple[int, int], dict[str, Any]]:
@@ -53,7 +53,7 @@ def numbers(frames: list[Frame]) -> dict[tuple[int, int], dict[str, Any]]:
             counts[frame.step] = counts.get(frame.step, -1) + 1
         known = steps.setdefault((frame.step, counts[frame.step]), {"layout": frame.layout})
         known |= {name: repr(value) for name, value in frame.scalars.items() if not name.startswith(OWN)}
-        known |= {column.name: (column.dtype, column.data) for column in frame.columns}
+        known |= {f"{column.name} of each": (column.dtype, column.data) for column in frame.columns}
         known |= {
             part.name: msgspec.msgpack.encode(part)
             for part in (*frame.parameter_columns, *frame.module_columns, *frame.histograms)
@@ -77,14 +77,14 @@ def said(event: Event) -> dict[str, Any]:
     return told
 
 
-def _between(where: str, expected: Any, actual: Any) -> Iterator[str]:
+def between(where: str, expected: Any, actual: Any) -> Iterator[str]:
     """Yield what is not equal, by its place."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         for key in [*expected, *(key for key in actual if key not in expected)]:
-            yield from _between(f"{where}.{key}", expected.get(key, "nothing"), actual.get(key, "nothing"))
+            yield from between(f"{where}.{key}", expected.get(key, "nothing"), actual.get(key, "nothing"))
     elif isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
         for at, (one, other) in enumerate(zip(expected, actual, strict=True)):
-            yield from _between(f"{where}[{at}]", one, other)
+            yield from between(f"{where}[{at}]", one, other)
     # As text: a NaN is equal to itself, 0.0 is not -0.0.
     elif repr(expected) != repr(actual):
         yield f"{where}: {_short(actual)}, not {_short(expected)}"
