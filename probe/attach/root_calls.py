@@ -261,6 +261,8 @@ class RootCalls:
         return self._last_key
 
     def _add(self, watch: _Watch) -> int:
+        # Each time: `torch._dynamo.reset()` may have had dynamo forget it.
+        torch_dynamo.never_compile(RootCalls.dispatch)
         with self._lock:
             self._watches = (*self._watches, watch)
             met = [module for module in self._living() if id(module) in self._found]
@@ -349,6 +351,5 @@ def _tell(watches: Watches, call: Call, module: nn.Module, args: Any, kwargs: An
     return watches[0].listener.call_root(tell_others, module, args, kwargs)
 
 
-torch_dynamo.never_compile(RootCalls.dispatch)
 root_calls = RootCalls()
 """Of this process: every session shares it."""

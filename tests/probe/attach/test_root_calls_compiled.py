@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Callable, Iterator
-from types import CodeType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._dynamo.convert_frame import register_bytecode_hook
+from torch._C._dynamo.eval_frame import reset_code
+from torch._dynamo.convert_frame import ConvertFrame
 from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import counters
 
@@ -93,28 +94,37 @@ def a_part(model: Net, backend: Any) -> Callable[[Tensor], Tensor]:
     return lambda x: model.head(model.body(x))
 
 
+@contextlib.contextmanager
+def asked(names: list[str]) -> Iterator[None]:
+    """Note which functions dynamo is asked to compile, whether it then does or not."""
+    plain = ConvertFrame.__call__
+
+    def ask(self: ConvertFrame, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        names.append(f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_code.co_qualname}")
+        return plain(self, frame, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConvertFrame, "__call__", ask)
+        yield
+
+
 def compiled(model: Net, compile_it: Callable[..., Callable[..., Tensor]], attach_at: int | None) -> Any:
-    """What dynamo made of twelve steps: frames, ops, their functions, breaks, recompilations."""
+    """What dynamo made of twelve steps: frames, ops, functions it was asked for, breaks, recompilations."""
     torch._dynamo.reset()
     counters.clear()
     counter, key = CompileCounter(), None
     functions: list[str] = []
-
-    def note(code: CodeType, _: CodeType) -> None:
-        functions.append(code.co_qualname)
-
-    hook = register_bytecode_hook(note)
     run = compile_it(model, counter) if attach_at != -1 else None
     for step in range(12):
         if attach_at == max(step, -1) or (attach_at == -1 and step == 0):
             key = root_calls.add(model, Listener())
         run = compile_it(model, counter) if run is None else run
-        run(x()).sum().backward()
+        with asked(functions):
+            run(x()).sum().backward()
         if key is not None:
             root_calls.note_step(key)
     if key is not None:
         root_calls.remove(key)
-    hook.remove()
     frames, breaks = dict(counters["frames"]), sum(counters["graph_break"].values())
     return counter.frame_count, counter.op_count, frames, functions, breaks, dict(counters["recompiles"])
 
@@ -128,3 +138,12 @@ def test_compiling_makes_the_same_graphs_as_without(
     expected = compiled(kind(), compile_it, None)
     assert compiled(kind(), compile_it, -1) == expected
     assert compiled(kind(), compile_it, 4) == expected
+
+
+@pytest.mark.parametrize("compile_it", [as_model, a_part])
+def test_dispatch_is_left_alone_though_dynamo_has_forgotten_that(
+    calls: RootCalls, compile_it: Callable[..., Callable[..., Tensor]]
+) -> None:
+    expected = compiled(Net(), compile_it, None)
+    reset_code(RootCalls.dispatch.__code__)
+    assert compiled(Net(), compile_it, -1) == expected
