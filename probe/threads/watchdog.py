@@ -128,12 +128,13 @@ class Watchdog:
             step: number of the session's newest finished step; None before the first.
             cpu_s: CPU time that the process has taken so far, in seconds.
             is_own: whether the probe's own code runs on the training thread: that is no standstill of the
-                script, unless it does not end.
+                script, unless it does not end; nor is it a sign of life of one that stands still.
         """
         was_away = self._alive_at is not None and now_s - self._asked_at > _OWN_GAP_S
         has_sign = (beats, evaluations) != self._signs or self._alive_at is None or was_away
         self._sign_at = now_s if has_sign else self._sign_at
-        is_alive = has_sign or (is_own and now_s - self._sign_at < PATIENCE * self.limit_s)
+        is_brief = is_own and self.standstill is None and now_s - self._sign_at < PATIENCE * self.limit_s
+        is_alive = has_sign or is_brief
         if is_alive:
             if beats != self._signs[0]:
                 self._is_evaluating = False

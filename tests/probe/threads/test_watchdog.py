@@ -141,6 +141,15 @@ def test_standstill_in_the_probe_that_does_not_end_is_seen(training: Training) -
     assert training.wait(10.0)
 
 
+def test_standstill_does_not_end_with_work_of_the_probe(training: Training) -> None:
+    """It tells of the exception that the wait ended with, say."""
+    training.run([0.1] * 10)
+    training.wait(6.0)
+    training.is_own = True
+    assert not training.ask()
+    assert training.watchdog.standstill is not None
+
+
 def test_standstill_ends_with_the_next_sign_of_life(training: Training) -> None:
     training.run([0.1] * 10)
     training.wait(6.0)
