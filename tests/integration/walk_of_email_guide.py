@@ -94,9 +94,9 @@ WALK: list[Example] = [
     (
         "Integration with Training Logger",
         [
-            "logged('training')[-1] == ('INFO', 'custom: Anomaly detection enabled')",
-            "logged('training')[-1] == ('WARNING', 'custom: Gradient explosion detected')",
-            "logged('training')[-1] == ('ERROR', 'custom: NaN parameter detected')",
+            "('INFO', 'custom: Anomaly detection enabled') in logged('training')",
+            "('WARNING', 'custom: Gradient explosion detected') in logged('training')",
+            "('ERROR', 'custom: NaN parameter detected') in logged('training')",
         ],
     ),
     (

@@ -104,7 +104,7 @@ WALK: list[Example] = [
         "Training Logger Integration",
         [
             "events('custom')[-1].data == {'gradient_info': {'gradient_norm': gradient_info.total_norm}} "
-            "and logged('training')[-1] == ('INFO', 'custom: Training step completed')"
+            "and ('INFO', 'custom: Training step completed') in logged('training')"
         ],
     ),
     (

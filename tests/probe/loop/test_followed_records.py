@@ -150,6 +150,7 @@ class Samples:
         self.is_due = lambda time: not 0 <= time - self.judge._judged_at < 0.05
         self.judge.is_due = self.is_due  # type: ignore[method-assign]
         self.claim = self.judge.claim
+        self.note_own = self.judge.note_own
 
     def take(self, measured: MeasuredStep, stack: object = None) -> Verdict:
         ratio = measured.sampled.get("update_ratio")
