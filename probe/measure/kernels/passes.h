@@ -216,9 +216,11 @@ INLINE TARGET Sums NAMED(measure)(const char *data, int kind, int64_t size, int 
         done = write_row(&sums, size, 1e-30, 1e-2, row);
     }
     if (!done) {
+        /* What is not finite is so in double, too; what is counted besides is, in double, more exact. */
+        const int is_bad = kind != F64 && !counting && !isfinite(sums.max_abs);
         set_arithmetic(IEEE);
-        sums = NAMED(sum_doubles)(data, kind, size, c);
-        if (!write_row(&sums, size, 1e-270, 1e-8, row)) measure_carefully(data, kind, size, row);
+        if (!is_bad) sums = NAMED(sum_doubles)(data, kind, size, c);
+        if (is_bad || !write_row(&sums, size, 1e-270, 1e-8, row)) measure_carefully(data, kind, size, row);
         set_arithmetic(FLUSH);
     }
     return sums;

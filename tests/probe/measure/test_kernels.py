@@ -79,6 +79,20 @@ def test_kernel_finds_one_bad_element_anywhere(width: str, dtype: torch.dtype, a
     np.testing.assert_array_equal(measured.block[:4, 1], expected)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("size", [7, 16_385, 140_001])
+def test_kernel_counts_many_bad_elements_in_every_piece(width: str, dtype: torch.dtype, size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    for bad in ([math.inf], [-math.inf], [math.inf, -math.inf], [-math.inf, math.nan]):
+        tensor = torch.randn(size, generator=generator).to(dtype)
+        for at, value in enumerate(bad):
+            tensor[at :: len(bad) + 1] = value
+        measured = tensor_statistics([tensor])
+        assert measured.nan_count[0] == tensor.isnan().sum()
+        assert measured.inf_count[0] == tensor.isinf().sum()
+        np.testing.assert_array_equal(measured.block[2, 0], tensor.double().mean())
+
+
 @pytest.mark.parametrize("power", [-320, -300, -160, -150, 150, 160, 300, 307])
 def test_kernel_of_float64_at_the_ends_of_its_range_is_exact(width: str, power: int) -> None:
     tensor = torch.tensor([3.0, -4.0, 0.0, 1.0], dtype=torch.float64) * 10.0**power
