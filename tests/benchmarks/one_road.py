@@ -136,7 +136,9 @@ class Floor:
 
     def _measure(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
-        batch = self._batches.setdefault(len(gradients), Batch(len(gradients)))
+        batch = self._batches.get(len(gradients)) or self._batches.setdefault(
+            len(gradients), Batch(len(gradients))
+        )
         began = time.perf_counter()
         self._kernel.measure_list(batch, gradients)
         self._taken_s.append(time.perf_counter() - began)

@@ -4,20 +4,13 @@ import tempfile
 
 import datasets
 import transformers
+from hf_trainer import Tick
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl import SFTConfig, SFTTrainer
 
 STEPS = 60
 WORDS = [f"w{number}" for number in range(60)]
-
-
-class Tick(TrainerCallback):
-    def __init__(self, tick):
-        self.tick = tick
-
-    def on_step_end(self, *args, **kwargs):
-        self.tick()
 
 
 def make_tokenizer():
